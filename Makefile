@@ -1,0 +1,41 @@
+# Each target sets up what it needs: the environment, the package with its compiled kernel,
+# and the system packages that are missing.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := pyproject.toml setup.py src/millstream/protocol/kernel.py
+
+.PHONY: setup demo test check bench system format clean
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: $(SOURCES)
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Millstream needs Python 3.11 or newer; set PYTHON=...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,check,bench]'
+	touch $@
+
+system:
+	@.ci/system-packages
+
+demo: setup
+	$(BIN)/python examples/demo.py
+
+test: setup system
+	$(BIN)/python -m pytest $(ARGS)
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup system
+	$(BIN)/python -m bench $(ARGS)
+
+clean:
+	rm -rf $(VENV) build src/*.egg-info src/millstream/protocol/kernel.*.so src/millstream/protocol/kernel.c
