@@ -1,0 +1,1 @@
+"""Benchmarks of Millstream, side by side with Apache Kafka: `python -m bench`."""
