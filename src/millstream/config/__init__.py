@@ -1,0 +1,1 @@
+"""Configuration with Kafka's names, defaults and limits: topics' and brokers'."""

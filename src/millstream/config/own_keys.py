@@ -1,0 +1,59 @@
+"""Broker keys that Kafka does not have."""
+
+from __future__ import annotations
+
+import re
+
+from millstream.config.checks import Matches, at_least
+from millstream.config.keys import ConfigKey
+
+OWN_KEYS = (
+    ConfigKey(
+        "max.decompressed.bytes",
+        "int",
+        64 * 1024 * 1024,
+        "The most bytes that the records of one compressed batch may unfold to; a batch that holds more is"
+        " refused"
+        " as an invalid record.",
+        at_least(1024),
+        "cluster-wide",
+    ),
+    ConfigKey(
+        "max.open.files",
+        "int",
+        4096,
+        "How many segment and index files are held open at a time; those not used for longest are closed"
+        " first."
+        " The broker takes less if the process may not open as many.",
+        at_least(16),
+    ),
+    ConfigKey(
+        "metrics.listener",
+        "string",
+        "",
+        "The HOST:PORT on which /metrics answers Prometheus over HTTP; empty serves no metrics.",
+        Matches(re.compile(r"|(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]*):[0-9]{1,5}"), "HOST:PORT, or nothing"),
+    ),
+    ConfigKey(
+        "registry",
+        "string",
+        "sqlite",
+        "Where the cluster's topics, configurations and members are kept: 'sqlite' in a file beside the"
+        " logs, shared"
+        "by the brokers of one machine; 'memory' for tests; 'zookeeper://HOST:PORT,.../PATH' for several"
+        " machines.",
+        Matches(
+            re.compile(r"memory|sqlite|sqlite:.+|zookeeper://[^/\s]+(/\S*)?"),
+            "sqlite, sqlite:FOLDER, memory, or zookeeper://HOST:PORT",
+        ),
+    ),
+    ConfigKey(
+        "registry.session.timeout.ms",
+        "int",
+        6000,
+        "How long a broker may be silent (stopped, cut off) before the others take over what it led. A"
+        " broker whose"
+        " process ended is noticed at once on one machine.",
+        at_least(100),
+    ),
+)
