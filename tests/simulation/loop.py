@@ -19,12 +19,14 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextvars import Context
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.world import Event, ProcessKilled, World
 
 if TYPE_CHECKING:
-    from tests.simulation.network import Network, SimServer, SimTransport
+    from tests.simulation.network import Network, SimServer
+    from tests.simulation.transport import SimTransport
 
 STEP_S = (5e-6, 60e-6)
 """How long one iteration of a loop takes, besides what its disk charges."""
@@ -33,7 +35,11 @@ THREAD_END_S = (10e-6, 1500e-6)
 DEFAULT_THREADS = 6
 
 
-class SimLoop(asyncio.AbstractEventLoop):
+_Base: Any = asyncio.AbstractEventLoop
+"""Untyped: most of the abstract methods are of no use here, and raise NotImplementedError."""
+
+
+class SimLoop(_Base):
     """The event loop of one process on host `name`."""
 
     def __init__(self, world: World, name: str, network: Network | None = None) -> None:
@@ -76,7 +82,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         if self.is_dead:
             return []
         return [
-            f"{self.name}: a background task failed: {_describe(task._exception)}"  # type: ignore[attr-defined]
+            f"{self.name}: a background task failed: {_describe(task._exception)}"
             for task in self._failed
             if task._log_traceback
         ]
@@ -87,7 +93,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         for task in list(self._tasks):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             with contextlib.suppress(BaseException):
-                task.get_coro().close()  # type: ignore[union-attr]
+                task.get_coro().close()
         for task in self._failed:
             task._log_traceback = False
         self._ready.clear()
@@ -139,7 +145,6 @@ class SimLoop(asyncio.AbstractEventLoop):
             self.world.at(
                 max(when, self.world.now), lambda: None if timer._cancelled else self._enqueue(timer)
             )
-            timer._scheduled = True
         return timer
 
     def call_later(
@@ -169,10 +174,10 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def _task_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.pop(task, None)
-        if not task.cancelled() and task._exception is not None:  # type: ignore[attr-defined]
+        if not task.cancelled() and task._exception is not None:
             self._failed.append(task)
 
-    def run_in_executor(  # type: ignore[override]
+    def run_in_executor(
         self, executor: Executor | None, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
         threads = self._threads.get(executor)
@@ -225,7 +230,7 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     # The network
 
-    async def create_server(  # type: ignore[override]
+    async def create_server(
         self, protocol_factory: Callable[[], Any], host: Any = None, port: int = 0, **options: Any
     ) -> SimServer:
         _refuse_tls(options)
@@ -267,7 +272,7 @@ class _Threads:
             if not future.cancelled():
                 self._busy += 1
                 delay = world.random.uniform(*THREAD_START_S)
-                world.after(delay, lambda f=future, c=func, a=args: self._run(f, c, a))  # type: ignore[misc]
+                world.after(delay, partial(self._run, future, func, args))
 
     def _run(self, future: asyncio.Future[Any], func: Callable[..., Any], args: tuple[Any, ...]) -> None:
         loop, world = self._loop, self._loop.world

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-
 from tests.simulation.host import Host
 from tests.simulation.network import Network
 from tests.simulation.world import Deadlock, SimulationFailed, World

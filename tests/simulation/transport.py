@@ -312,10 +312,10 @@ class SimTransport(asyncio.Transport):
     # Reading
 
     def readable(self) -> None:
-        if self._is_reading and not self._is_closing and self._protocol and not self._is_read_scheduled:
-            if self._in.inbox or (self._in.has_ended and not self._has_seen_end):
-                self._is_read_scheduled = True
-                self.loop.call_soon(self._read)
+        has_news = self._in.inbox or (self._in.has_ended and not self._has_seen_end)
+        if has_news and self.is_reading() and self._protocol and not self._is_read_scheduled:
+            self._is_read_scheduled = True
+            self.loop.call_soon(self._read)
 
     def _read(self) -> None:
         self._is_read_scheduled = False
@@ -351,7 +351,7 @@ class SimTransport(asyncio.Transport):
         return min(available, MAX_READ_BYTES)
 
     def _read_into(self, protocol: asyncio.BufferedProtocol, inbox: bytearray, size: int) -> int:
-        buffer = memoryview(protocol.get_buffer(-1))  # type: ignore[arg-type]
+        buffer = memoryview(protocol.get_buffer(-1))
         if not len(buffer):
             raise RuntimeError("get_buffer() returned an empty buffer")
         size = min(size, len(buffer))
