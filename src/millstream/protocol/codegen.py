@@ -1,0 +1,158 @@
+"""Compiles the generated source of constructors, decoders and encoders.
+
+A codec is one flat function for one message class at one version: nested structs and arrays are
+loops inside it, neighbouring values of a fixed size are read and written by one `struct.Struct`, and
+nothing is looked up by name but the fields themselves. What the source refers to (classes, packers,
+helpers) is handed over as defaults of the function's arguments, so that they are local variables.
+`decoding` and `encoding` write the source; `source_of` shows it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from millstream.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from millstream.protocol.schema import Field, Message, Struct
+    from millstream.protocol.types import Buffer
+
+    Decoder: TypeAlias = Callable[[Buffer, int], Any]
+Encoder: TypeAlias = "Callable[[Message, bytearray, list[Buffer]], bytearray]"
+
+
+class _Unset:
+    """The mark of an argument that was not given."""
+
+    def __repr__(self) -> str:
+        return "<default>"
+
+
+UNSET: Any = _Unset()
+
+
+class Source:
+    """Lines of a function being written, and the objects they refer to by name."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.indent = 1
+        self.names: dict[str, Any] = {}
+        self._counter = 0
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.indent + text)
+
+    def local(self, prefix: str) -> str:
+        """A new name for a local variable."""
+        self._counter += 1
+        return f"{prefix}{self._counter}"
+
+    def constant(self, prefix: str, value: Any) -> str:
+        """The name under which the function knows `value`."""
+        for name, known in self.names.items():
+            if known is value and name.startswith(prefix):
+                return name
+        name = self.local(f"{prefix}_")
+        self.names[name] = value
+        return name
+
+    def layout(self, prefix: str, format_: str, method: str) -> str:
+        """The name of a bound method of the Struct of big-endian `format_`."""
+        for name, known in self.names.items():
+            if name.startswith(prefix) and getattr(known.__self__, "format", None) == f">{format_}":
+                return name
+        name = self.local(f"{prefix}_")
+        self.names[name] = getattr(struct.Struct(f">{format_}"), method)
+        return name
+
+    def literal(self, field: Field) -> str:
+        """An expression for the default of a field: new for each object where it is mutable."""
+        default = field.default
+        if type(default) in (int, bool, str, bytes, float, type(None)):
+            return repr(default)
+        if default == []:
+            return "[]"
+        return self.constant("default", default)
+
+    def compile(self, name: str, arguments: str, title: str) -> Any:
+        """The function, made from its source."""
+        bound = "".join(f", {known}={known}" for known in self.names)
+        text = f"def {name}({arguments}{bound}):\n" + "\n".join(self.lines) + "\n"
+        namespace = dict(self.names)
+        exec(compile(text, f"<{title}>", "exec"), namespace)  # noqa: S102
+        function = namespace[name]
+        function.__source__ = text
+        return function
+
+
+def source_of(function: Any) -> str:
+    """The generated source of a codec or constructor."""
+    return str(function.__source__)
+
+
+def constructor(cls: type[Struct]) -> Callable[..., None]:
+    """`__init__` with one keyword argument for each field."""
+    source = Source()
+    arguments = ["self"]
+    for field in cls.fields:
+        is_list = field.type.kind == "array" and field.default is not None
+        if is_list:
+            source.names["unset"] = UNSET
+            source.line(f"self.{field.name} = [] if {field.name} is unset else {field.name}")
+            arguments.append(f"{field.name}=unset")
+        else:
+            source.line(f"self.{field.name} = {field.name}")
+            arguments.append(f"{field.name}={source.literal(field)}")
+    if len(arguments) > 1:
+        arguments.insert(1, "*")
+    else:
+        source.line("pass")
+    head = f"def __init__({', '.join(arguments)}):\n"
+    text = head + "\n".join(source.lines) + "\n"
+    namespace = dict(source.names)
+    exec(compile(text, f"<{cls.__qualname__}.__init__>", "exec"), namespace)  # noqa: S102
+    function: Any = namespace["__init__"]
+    function.__qualname__ = f"{cls.__qualname__}.__init__"
+    function.__source__ = text
+    return function  # type: ignore[no-any-return]
+
+
+def decoder(cls: type[Message], version: int, is_flexible: bool) -> Decoder:
+    """The function (data, offset) -> message."""
+    from millstream.protocol.decoding import DecoderSource
+
+    return DecoderSource(version, is_flexible).function(cls)
+
+
+def encoder(cls: type[Message], version: int, is_flexible: bool) -> Encoder:
+    """The function (message, out, chunks) -> out."""
+    from millstream.protocol.encoding import EncoderSource
+
+    return EncoderSource(version, is_flexible).function(cls)
+
+
+def read_uvarint(data: memoryview, position: int) -> tuple[int, int]:
+    """An unsigned varint of up to five bytes at `position`, and the position after it."""
+    value = shift = 0
+    for index in range(position, position + 5):
+        byte = data[index]
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, index + 1
+        shift += 7
+    raise ProtocolError("a varint is longer than five bytes")
+
+
+def uvarint(value: int) -> bytes:
+    """The unsigned varint of `value`."""
+    if value < 128:
+        return bytes((value,))
+    encoded = bytearray()
+    while value > 127:
+        encoded.append(value & 127 | 128)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)

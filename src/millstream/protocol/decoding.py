@@ -1,0 +1,334 @@
+"""Writes the source of a decoder (see `codegen`).
+
+Bounds: a read by index or by `struct` beyond the frame raises by itself; a slice would not, so every
+slice is checked first. The count of an array is checked against the bytes that remain, divided by the
+least size of an element, before anything is allocated.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from itertools import repeat
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from millstream.errors import ProtocolError
+from millstream.protocol.codegen import Source, read_uvarint
+
+if TYPE_CHECKING:
+    from millstream.protocol.codegen import Decoder
+    from millstream.protocol.schema import Field, Message, StructType
+    from millstream.protocol.types import WireType
+
+
+@lru_cache(maxsize=4096)
+def uuid_of(data: bytes) -> UUID:
+    # Making a UUID costs as much as decoding a whole partition, and topics' ids come again and again.
+    return UUID(bytes=data)
+
+
+def skip_tagged(data: memoryview, position: int, size: int) -> int:
+    """The position after tagged fields of which none is known; `position` is that of their count."""
+    count, position = read_uvarint(data, position)
+    for _ in range(count):
+        _, position = read_uvarint(data, position)
+        length, position = read_uvarint(data, position)
+        position += length
+        if position > size:
+            raise ProtocolError("a tagged field ends beyond the message")
+    return position
+
+
+class DecoderSource(Source):
+    """Source of one decoder. `pending` holds values of a fixed size that are not read yet."""
+
+    def __init__(self, version: int, is_flexible: bool) -> None:
+        super().__init__()
+        self.version = version
+        self.is_flexible = is_flexible
+        self.pending: list[tuple[str, int, str]] = []
+        self.after: list[str] = []
+        self.names.update(
+            new=object.__new__, read_uvarint=read_uvarint, uuid_of=uuid_of, ProtocolError=ProtocolError
+        )
+
+    def function(self, cls: type[Message]) -> Decoder:
+        self.line("if type(buf) is not memoryview:")
+        self.line("    buf = memoryview(buf)")
+        self.line("size = len(buf)")
+        self.line("try:")
+        self.indent += 1
+        result = self.struct(cls)
+        self.flush()
+        self.line("if pos != size:")
+        self.line("    raise ProtocolError(f'{size - pos} bytes follow its end')")
+        self.line(f"return {result}")
+        self.indent -= 1
+        self.names["failures"] = (IndexError, struct.error, UnicodeDecodeError, ProtocolError)
+        self.line("except failures as failure:")
+        self.line(f"    raise ProtocolError(f'not a {cls.__name__} v{self.version}: {{failure}}') from None")
+        function: Decoder = self.compile("decode", "buf, pos", f"{cls.__qualname__}.decode v{self.version}")
+        return function
+
+    # Values of a fixed size.
+
+    def read(self, format_: str, size: int, target: str) -> None:
+        """Read `target` with the next group of values of a fixed size."""
+        self.pending.append((format_, size, target))
+
+    def flush(self) -> None:
+        """Write the reading of the pending group."""
+        if not self.pending:
+            return
+        targets = [target for _, _, target in self.pending]
+        if len(self.pending) == 1 and self.pending[0][0] == "B":
+            self.line(f"{targets[0]} = buf[pos]")
+            self.line("pos += 1")
+        else:
+            layout = self.layout("unpack", "".join(f for f, _, _ in self.pending), "unpack_from")
+            self.line(f"{', '.join(targets)}, = {layout}(buf, pos)")
+            self.line(f"pos += {sum(size for _, size, _ in self.pending)}")
+        self.pending = []
+        for text in self.after:
+            self.line(text)
+        self.after = []
+
+    # Structs and fields.
+
+    def struct(self, cls: StructType, instance: str | None = None) -> str:
+        """Decode the fields of `cls` into `instance`, or into a new one; the instance's name."""
+        if instance is None:
+            instance = self.local("o")
+            self.line(f"{instance} = new({self.constant('Cls', cls)})")
+        self.defaults(cls, instance)
+        for field in cls.fields_at(self.version):
+            if field.tag is None:
+                self.value(
+                    field.type, f"{instance}.{field.name}", field.name, field.may_be_null(self.version)
+                )
+        if self.is_flexible:
+            self.tagged_fields(cls, instance)
+        return instance
+
+    def defaults(self, cls: StructType, instance: str) -> None:
+        """Set the fields that this version lacks, or may leave out, to their defaults."""
+        by_literal: dict[str, list[str]] = {}
+        for field in cls.fields:
+            if not field.is_in(self.version) or field.tag is not None:
+                if field.type.kind == "array" and field.default is not None:
+                    self.line(f"{instance}.{field.name} = []")
+                else:
+                    by_literal.setdefault(self.literal(field), []).append(f"{instance}.{field.name}")
+        for literal, targets in by_literal.items():
+            self.line(f"{' = '.join(targets)} = {literal}")
+
+    def value(self, type_: WireType, target: str, name: str, nullable: bool) -> None:
+        """Decode one value into `target`; `name` is told in errors."""
+        if type_.kind == "fixed":
+            self.read(type_.format, type_.size, target)
+        elif type_.kind == "uuid":
+            raw = self.local("u")
+            self.read("16s", 16, raw)
+            self.after.append(f"{target} = uuid_of({raw})")
+        elif type_.kind == "struct" and not nullable:
+            self.flush()
+            self.line(f"{target} = {self.struct(type_.item)}")
+        elif type_.kind == "struct":
+            is_present = self.local("n")
+            self.read("b", 1, is_present)
+            self.flush()
+            self.line(f"if {is_present} < 0:")
+            self.line(f"    {target} = None")
+            self.line("else:")
+            self.indent += 1
+            instance = self.struct(type_.item)
+            self.flush()
+            self.line(f"{target} = {instance}")
+            self.indent -= 1
+        else:
+            self.sized(type_, target, name, nullable)
+
+    def sized(self, type_: WireType, target: str, name: str, nullable: bool) -> None:
+        """Decode a value that starts with its length: str, bytes, records or array."""
+        length = self.length(type_.kind)
+        null_when = f"{length} < 0"
+        self.line(f"if {null_when}:")
+        if nullable:
+            self.line(f"    {target} = None")
+        else:
+            self.line(f"    raise ProtocolError('{name} is null')")
+        self.line("else:")
+        self.indent += 1
+        if type_.kind == "array":
+            self.array(type_.item, target, name, length)
+        else:
+            end = self.local("e")
+            self.line(f"{end} = pos + {length}")
+            self.line(f"if {end} > size:")
+            self.line(f"    raise ProtocolError('{name} ends beyond the message')")
+            piece = {
+                "str": f"buf[pos:{end}].tobytes().decode()",
+                "bytes": f"buf[pos:{end}].tobytes()",
+                "records": f"buf[pos:{end}]",
+            }[type_.kind]
+            self.line(f"{target} = {piece}")
+            self.line(f"pos = {end}")
+        self.indent -= 1
+
+    def length(self, kind: str) -> str:
+        """Read a length, negative for null; the name of the variable that holds it."""
+        length = self.local("n")
+        if self.is_flexible:
+            self.read("B", 1, length)
+            self.flush()
+            self.rest_of_varint(length)
+            self.line(f"{length} -= 1")
+        else:
+            self.read(*(("h", 2) if kind == "str" else ("i", 4)), length)
+            self.flush()
+        return length
+
+    def rest_of_varint(self, target: str) -> None:
+        """Read a varint again, of which the first byte says that it has more."""
+        self.line(f"if {target} > 127:")
+        self.line(f"    {target}, pos = read_uvarint(buf, pos - 1)")
+
+    # Arrays.
+
+    def array(self, item: WireType, target: str, name: str, count: str) -> None:
+        """Decode `count` elements."""
+        self.line(f"if {count} > (size - pos) // {self.least_size(item)}:")
+        self.line(f"    raise ProtocolError(f'{name} cannot have {{{count}}} elements')")
+        if item.kind == "fixed":
+            self.names["unpack_from"] = struct.unpack_from
+            self.line(f"{target} = list(unpack_from(f'>{{{count}}}{item.format}', buf, pos))")
+            self.line(f"pos += {count} * {item.size}")
+            return
+        items = self.local("items")
+        if item.kind == "struct" and self.has_fixed_size(item.item):
+            self.array_of_fixed(item.item, target, items, count)
+            return
+        self.line(f"{target} = {items} = []")
+        self.line(f"for _ in range({count}):")
+        self.indent += 1
+        if item.kind == "struct":
+            element = self.struct(item.item)
+        else:
+            element = self.local("v")
+            self.value(item, element, name, nullable=False)
+        self.flush()
+        self.line(f"{items}.append({element})")
+        self.indent -= 1
+
+    def array_of_fixed(self, cls: StructType, target: str, items: str, count: str) -> None:
+        """Structs that always take the same bytes, read by one layout; in flexible versions they do as
+        long as no struct has tagged fields, else the array is read again one by one."""
+        self.names.update(repeat=repeat)
+        instance, end = self.local("o"), self.local("e")
+        fields = [field for field in cls.fields_at(self.version) if field.tag is None]
+        has_tags = self.local("t") if self.is_flexible else None
+        formats = "".join(field.type.format for field in fields) + ("B" if has_tags else "")
+        targets = []
+        after = []
+        for field in fields:
+            if field.type.kind == "uuid":
+                targets.append(self.local("u"))
+                after.append(f"{instance}.{field.name} = uuid_of({targets[-1]})")
+            else:
+                targets.append(f"{instance}.{field.name}")
+        if has_tags:
+            targets.append(has_tags)
+        layout = self.layout("iter_unpack", formats, "iter_unpack")
+        size = struct.calcsize(f">{formats}")
+        self.line(f"{target} = {items} = list(map(new, repeat({self.constant('Cls', cls)}, {count})))")
+        self.line(f"{end} = pos + {count} * {size}")
+        self.line(
+            f"for {instance}, ({', '.join(targets)},) in zip({items}, {layout}(buf[pos:{end}])):"
+            if targets
+            else f"for {instance} in {items}:"
+        )
+        self.indent += 1
+        if has_tags:
+            self.line(f"if {has_tags}:")
+            self.line("    break")
+        for text in after:
+            self.line(text)
+        self.defaults(cls, instance)
+        self.line("pass")
+        self.indent -= 1
+        if not has_tags:
+            self.line(f"pos = {end}")
+            return
+        self.line("else:")
+        self.line(f"    pos = {end}")
+        self.line(f"if pos != {end}:")
+        self.indent += 1
+        again = self.local("o")
+        self.line(f"for {again} in {items}:")
+        self.indent += 1
+        self.struct(cls, again)
+        self.flush()
+        self.indent -= 2
+
+    def has_fixed_size(self, cls: StructType) -> bool:
+        """Whether the struct takes the same bytes each time, tagged fields aside."""
+        fields = [field for field in cls.fields_at(self.version) if field.tag is None]
+        return bool(fields) and all(field.type.kind in ("fixed", "uuid") for field in fields)
+
+    def least_size(self, type_: WireType) -> int:
+        """The fewest bytes that a value can take: what bounds the count of an array."""
+        if type_.kind in ("fixed", "uuid"):
+            return type_.size
+        if type_.kind == "struct":
+            least = 1 if self.is_flexible else 0
+            for field in type_.item.fields_at(self.version):
+                if field.tag is None:
+                    is_marked = field.type.kind == "struct" and field.may_be_null(self.version)
+                    least += 1 if is_marked else self.least_size(field.type)
+            if not least:
+                raise TypeError(f"{type_.item.__qualname__} takes no bytes in version {self.version}")
+            return least
+        if self.is_flexible:
+            return 1
+        return 2 if type_.kind == "str" else 4
+
+    # Tagged fields.
+
+    def tagged_fields(self, cls: StructType, instance: str) -> None:
+        """Decode the tagged fields that end a struct of a flexible version."""
+        count = self.local("t")
+        self.read("B", 1, count)
+        self.flush()
+        self.line(f"if {count}:")
+        fields = [field for field in cls.fields_at(self.version) if field.tag is not None]
+        if not fields:
+            self.names["skip_tagged"] = skip_tagged
+            self.line("    pos = skip_tagged(buf, pos - 1, size)")
+            return
+        tag, length, end = (self.local(prefix) for prefix in ("tag", "n", "e"))
+        self.indent += 1
+        self.rest_of_varint(count)
+        self.line(f"for _ in range({count}):")
+        self.indent += 1
+        for part in (tag, length):
+            self.read("B", 1, part)
+            self.flush()
+            self.rest_of_varint(part)
+        self.line(f"{end} = pos + {length}")
+        self.line(f"if {end} > size:")
+        self.line("    raise ProtocolError('a tagged field ends beyond the message')")
+        for field in fields:
+            self.tagged_field(field, instance, tag, end)
+        self.line(f"pos = {end}")
+        self.indent -= 2
+
+    def tagged_field(self, field: Field, instance: str, tag: str, end: str) -> None:
+        self.line(f"if {tag} == {field.tag}:")
+        self.indent += 1
+        nullable = field.may_be_null(self.version) and field.type.kind != "struct"
+        self.value(field.type, f"{instance}.{field.name}", field.name, nullable)
+        self.flush()
+        self.line(f"if pos != {end}:")
+        self.line(f"    raise ProtocolError('{field.name} does not fill its tagged field')")
+        self.indent -= 1

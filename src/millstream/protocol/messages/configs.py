@@ -1,0 +1,112 @@
+"""Configurations of topics, brokers and groups: describe and alter."""
+
+from millstream.protocol.schema import Request, Response, Struct, since
+from millstream.protocol.types import i8, i16, i32
+
+
+class DescribeConfigsRequest(Request, key=32, versions=(1, 4), flexible=4):
+    """v1 asks for synonyms (KIP-226), v3 for documentation (KIP-569), v4 is flexible."""
+
+    class DescribeConfigsResource(Struct):
+        resource_type: i8
+        resource_name: str
+        configuration_keys: list[str] | None = None
+
+    resources: list[DescribeConfigsResource]
+    include_synonyms: bool = False
+    include_documentation: bool = since(3)
+
+
+class DescribeConfigsResponse(Response, to=DescribeConfigsRequest):
+    """v1 adds where a value comes from (KIP-226), v3 its type and documentation (KIP-569)."""
+
+    class DescribeConfigsResult(Struct):
+        class DescribeConfigsResourceResult(Struct):
+            class DescribeConfigsSynonym(Struct):
+                name: str
+                value: str | None = None
+                source: i8
+
+            name: str
+            value: str | None = None
+            read_only: bool
+            config_source: i8 = -1
+            is_sensitive: bool
+            synonyms: list[DescribeConfigsSynonym]
+            config_type: i8 = since(3)
+            documentation: str | None = since(3)
+
+        error_code: i16 = 0
+        error_message: str | None = None
+        resource_type: i8
+        resource_name: str
+        configs: list[DescribeConfigsResourceResult]
+
+    DescribeConfigsResourceResult = DescribeConfigsResult.DescribeConfigsResourceResult
+    DescribeConfigsSynonym = DescribeConfigsResourceResult.DescribeConfigsSynonym
+
+    throttle_time_ms: i32 = 0
+    results: list[DescribeConfigsResult]
+
+
+class AlterConfigsRequest(Request, key=33, versions=(0, 2), flexible=2):
+    """Replaces all overrides of a resource at once; v2 is flexible."""
+
+    class AlterConfigsResource(Struct):
+        class AlterableConfig(Struct):
+            name: str
+            value: str | None = None
+
+        resource_type: i8
+        resource_name: str
+        configs: list[AlterableConfig]
+
+    AlterableConfig = AlterConfigsResource.AlterableConfig
+
+    resources: list[AlterConfigsResource]
+    validate_only: bool
+
+
+class AlterConfigsResponse(Response, to=AlterConfigsRequest):
+    """One result for each resource."""
+
+    class AlterConfigsResourceResponse(Struct):
+        error_code: i16 = 0
+        error_message: str | None = None
+        resource_type: i8
+        resource_name: str
+
+    throttle_time_ms: i32 = 0
+    responses: list[AlterConfigsResourceResponse]
+
+
+class IncrementalAlterConfigsRequest(Request, key=44, versions=(0, 1), flexible=1):
+    """Sets, deletes, appends to or subtracts from single configs (KIP-339); v1 is flexible."""
+
+    class AlterConfigsResource(Struct):
+        class AlterableConfig(Struct):
+            name: str
+            config_operation: i8
+            value: str | None = None
+
+        resource_type: i8
+        resource_name: str
+        configs: list[AlterableConfig]
+
+    AlterableConfig = AlterConfigsResource.AlterableConfig
+
+    resources: list[AlterConfigsResource]
+    validate_only: bool
+
+
+class IncrementalAlterConfigsResponse(Response, to=IncrementalAlterConfigsRequest):
+    """One result for each resource."""
+
+    class AlterConfigsResourceResponse(Struct):
+        error_code: i16 = 0
+        error_message: str | None = None
+        resource_type: i8
+        resource_name: str
+
+    throttle_time_ms: i32 = 0
+    responses: list[AlterConfigsResourceResponse]
