@@ -1,0 +1,85 @@
+"""What clients of a simulated broker did and saw, and what was left in the end: the checker's input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """A value that a producer handed over; `index` counts its values for that partition."""
+
+    producer: str
+    partition: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """The broker said that a value is at an offset. `sent_at`: when that attempt began."""
+
+    value: str
+    partition: int
+    offset: int
+    sent_at: float
+    acked_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A consumer got a value at an offset. `run` changes whenever it set its position anew."""
+
+    consumer: str
+    run: int
+    partition: int
+    offset: int
+    value: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A power loss, and for each partition the offset up to which its log survived on the platter."""
+
+    at: float
+    survived: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One record of a final log."""
+
+    offset: int
+    value: str
+
+
+@dataclass(slots=True)
+class History:
+    """All of it, of one topic.
+
+    `is_flushed_before_ack`: acknowledgements promise to outlive a power loss, and so does what
+    consumers saw. `idempotent`: the producers that promise no duplicates.
+    """
+
+    is_flushed_before_ack: bool
+    idempotent: set[str] = field(default_factory=set)
+    sends: dict[str, Send] = field(default_factory=dict)
+    acks: list[Ack] = field(default_factory=list)
+    reads: list[Read] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
+    final: dict[int, list[Entry]] = field(default_factory=dict)
+    complaints: list[str] = field(default_factory=list)
+    """What a client saw itself that may never happen, such as a gap of sequences."""
+
+    def send(self, producer: str, partition: int, index: int) -> str:
+        value = f"{producer}/{partition}/{index}"
+        if value in self.sends:
+            raise ValueError(f"{value} was sent before")
+        self.sends[value] = Send(producer, partition, index)
+        return value
+
+    def is_excused(self, partition: int, offset: int, since: float) -> bool:
+        """Whether a power loss since then took this offset, in a mode that does not promise more."""
+        return not self.is_flushed_before_ack and any(
+            loss.at >= since and offset >= loss.survived.get(partition, 0) for loss in self.losses
+        )
