@@ -67,8 +67,8 @@ def jars() -> Path:
     for program, package in (("java", "a Java runtime, 17 or newer"), ("mvn", "Apache Maven")):
         if shutil.which(program) is None:
             raise KafkaUnavailable(
-                f"Apache Kafka {KAFKA_VERSION} is not fetched yet and `{program}` is missing: install {package}, "
-                "or let MILLSTREAM_KAFKA_LIBS name a folder with Kafka's jars"
+                f"Apache Kafka {KAFKA_VERSION} is not fetched yet and `{program}` is missing: "
+                f"install {package}, or let MILLSTREAM_KAFKA_LIBS name a folder with Kafka's jars"
             )
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:

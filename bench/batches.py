@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,8 @@ from crc32c import crc32c
 
 WORDS = 4096
 VALUE_COUNT = 1024
-BASE_TIMESTAMP_MS = 1_700_000_000_000
+STARTED_MS = int(time.time() * 1000)
+"""Timestamp of all prepared records: now, so that retention leaves them alone."""
 
 
 def sample_values(size: int, count: int = VALUE_COUNT, seed: int = 7) -> list[bytes]:
@@ -51,12 +53,14 @@ class Batch:
     count: int
 
 
-def batch(values: Sequence[bytes], keys: Sequence[bytes] | None = None, timestamp_ms: int | None = None) -> Batch:
+def batch(
+    values: Sequence[bytes], keys: Sequence[bytes] | None = None, timestamp_ms: int | None = None
+) -> Batch:
     """One uncompressed batch at base offset 0, all records at one timestamp."""
     records = b"".join(
         record(index, value, keys[index] if keys is not None else None) for index, value in enumerate(values)
     )
-    at_ms = BASE_TIMESTAMP_MS if timestamp_ms is None else timestamp_ms
+    at_ms = STARTED_MS if timestamp_ms is None else timestamp_ms
     count = len(values)
     checked = struct.pack(">hiqqqhii", 0, count - 1, at_ms, at_ms, -1, -1, -1, count) + records
     data = struct.pack(">qiibI", 0, 4 + 1 + 4 + len(checked), -1, 2, crc32c(checked)) + checked

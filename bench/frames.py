@@ -73,7 +73,7 @@ class FetchFrame:
 
 
 def next_offset(data: bytearray | memoryview, start: int, end: int) -> tuple[int, int]:
-    """The offset after the last whole batch in data[start:end] (-1 if none), and the count of whole batches."""
+    """The offset after the last whole batch in data[start:end] (-1 if none), and how many there are."""
     offset, batches, position = -1, 0, start
     while position + 61 <= end:
         base, length = struct.unpack_from(">qi", data, position)

@@ -10,7 +10,7 @@ import select
 import struct
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bench.frames import FetchFrame, ProduceAnswer, next_offset
@@ -108,7 +108,9 @@ class Read:
 class Fetcher:
     """Reads a partition with one Fetch in flight, as a consumer does, into one reused buffer."""
 
-    def __init__(self, port: int, topic: str, partition: int, *, max_bytes: int, max_wait_ms: int = 1000) -> None:
+    def __init__(
+        self, port: int, topic: str, partition: int, *, max_bytes: int, max_wait_ms: int = 1000
+    ) -> None:
         self.connection = Connection(port, timeout_seconds=120)
         self.frame = FetchFrame(topic, partition, max_bytes=max_bytes, max_wait_ms=max_wait_ms)
         self._buffer = bytearray(max_bytes + RECEIVE_BYTES)
@@ -127,7 +129,7 @@ class Fetcher:
             received += self._more(received, size + 4)
         end = self.frame.records_end(view)
         following, _ = next_offset(view, self.frame.records_position, end)
-        return (following if following > offset else offset), end - self.frame.records_position
+        return max(offset, following), end - self.frame.records_position
 
     def _more(self, received: int, limit: int) -> int:
         if limit > len(self._buffer):
@@ -247,30 +249,35 @@ def many_in_flight(
 
 
 def open_loop(
-    port: int, frame: bytearray, answer: ProduceAnswer, *, rate: float, seconds: float, is_over: object = None
+    port: int,
+    frame: bytearray,
+    answer: ProduceAnswer,
+    *,
+    rate: float,
+    seconds: float,
+    is_over: Callable[[], bool] | None = None,
 ) -> Answered:
-    """Requests at a fixed rate whatever the broker does; a request's clock starts when it was due."""
+    """Requests at a fixed rate whatever the broker does; a request's clock starts when it was due.
+
+    Ends after `seconds`, or earlier when `is_over()` says so (asked ten times a second).
+    """
     latencies = Latencies()
     clock = time.perf_counter_ns
     size = answer.size
     gap = int(1e9 / rate)
-    finished = is_over if callable(is_over) else None
     with Connection(port) as connection:
         sock = connection.socket
         sock.setblocking(False)
-        poll = select.poll()
-        poll.register(sock, select.POLLIN)
         due: deque[int] = deque()
         unsent = bytearray()
         data = b""
-        started = clock()
+        started = now = clock()
         next_due, end = started + gap, started + int(seconds * 1e9)
         check_at = started
         while next_due < end or due:
-            now = clock()
-            if finished is not None and now > check_at:
+            if is_over is not None and now > check_at:
                 check_at = now + 100_000_000
-                if finished():
+                if is_over():
                     end = min(end, now)
             while next_due <= now and next_due < end:
                 due.append(next_due)
@@ -281,18 +288,18 @@ def open_loop(
                     del unsent[: sock.send(unsent)]
                 except BlockingIOError:
                     pass
-            wait_ms = max(0.0, (next_due - clock()) / 1e6) if next_due < end else 10_000.0
-            if wait_ms < 1 and not due:
-                time.sleep(wait_ms / 1e3)
-                continue
-            if not poll.poll(min(wait_ms, 1.0) if unsent else wait_ms):
+            wait_seconds = max(0, next_due - clock()) / 1e9 if next_due < end else 30.0
+            readable, _, _ = select.select(
+                [sock], [], [], min(wait_seconds, 0.001) if unsent else wait_seconds
+            )
+            now = clock()
+            if not readable:
                 if now > end + 30_000_000_000:
                     raise WireError("answers are missing 30 s after the last request")
                 continue
             part = sock.recv(1 << 16)
             if not part:
                 raise WireError("the broker closed the connection")
-            now = clock()
             data += part
             answers = len(data) // size
             for index in range(answers):

@@ -1,0 +1,188 @@
+"""Produce latency while other work goes on: a cold backlog is read, a compaction runs.
+
+Open loop: requests are due at a fixed rate and a request's clock starts when it was due, so a stall counts
+for every request that it delays.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from bench.batches import batch, sample_values
+from bench.frames import ProduceAnswer, produce_frame
+from bench.raw import Answered, Fetcher, Loader, open_loop
+from bench.subjects import Broker, Subject
+from bench.wire import Connection
+from bench.workload import Metric, Scale, Workload, topic_on
+from bench.workloads.librdkafka import fill
+
+RATE = 500
+CALM_SECONDS = (4, 15)
+LONGEST_SECONDS = 240
+SETTLE_SECONDS = 1.0
+
+LATENCY_METRICS = (
+    Metric("calm p50_us", "µs", digits=0),
+    Metric("calm p99_us", "µs", digits=0),
+    Metric("busy p50_us", "µs", digits=0),
+    Metric("busy p99_us", "µs", digits=0),
+    Metric("busy/calm p99", "x", digits=2),
+)
+
+
+class _Interference(Workload):
+    uses_fresh_broker = True
+    is_warmed_up = False
+    max_rounds = 3
+
+    def _produce(
+        self, broker: Broker, topic: str, seconds: float, is_over: Callable[[], bool] | None = None
+    ) -> Answered:
+        frame = produce_frame(topic, {0: batch(sample_values(1000)[:1]).data}, acks=1)
+        return open_loop(
+            broker.port, frame, ProduceAnswer(topic), rate=RATE, seconds=seconds, is_over=is_over
+        )
+
+    def _calm(self, broker: Broker, topic: str, scale: Scale) -> Answered:
+        self._produce(broker, topic, 2)
+        return self._produce(broker, topic, CALM_SECONDS[0 if scale.is_quick else 1])
+
+
+def _report(calm: Answered, busy: Answered) -> dict[str, float]:
+    calm_us, busy_us = calm.latencies.summary_us(), busy.latencies.summary_us()
+    return {
+        "calm p50_us": calm_us["p50_us"],
+        "calm p99_us": calm_us["p99_us"],
+        "busy p50_us": busy_us["p50_us"],
+        "busy p99_us": busy_us["p99_us"],
+        "busy/calm p99": busy_us["p99_us"] / calm_us["p99_us"],
+    }
+
+
+def forget_pages(folder: Path) -> None:
+    """Write the segments out and drop them from the page cache: the next read goes to the device."""
+    for path in folder.rglob("*.log"):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+
+def read_backlog(port: int, topic: str, ends: list[int], results: multiprocessing.Queue[float]) -> None:
+    """In a process of its own: read every partition once to its end, report MB/s."""
+    total, started = 0, time.perf_counter()
+    for partition, end in enumerate(ends):
+        fetcher = Fetcher(port, topic, partition, max_bytes=1 << 20)
+        total += fetcher.read(0, end).bytes
+        fetcher.close()
+    results.put(total / (time.perf_counter() - started) / 1e6)
+
+
+class ColdBacklog(_Interference):
+    name = "cold-backlog"
+    title = f"open-loop produce at {RATE}/s while a cold backlog is read by another process"
+    metrics = (*LATENCY_METRICS, Metric("backlog MB/s", "MB/s", is_higher_better=True))
+    max_rounds = 1
+
+    def measure(self, subject: Subject, scale: Scale) -> Mapping[str, float]:
+        partitions = 4
+        settings = {"log.segment.bytes": str(512 << 20)}
+        with (
+            subject.fresh(settings) as broker,
+            topic_on(broker, 1) as topic,
+            topic_on(broker, partitions) as backlog,
+        ):
+            fill(broker, backlog, 1000, partitions, int(scale.backlog_gb * 1e9))
+            forget_pages(broker.data)
+            time.sleep(SETTLE_SECONDS)
+            calm = self._calm(broker, topic, scale)
+            with Connection(broker.port) as connection:
+                ends = connection.end_offsets(backlog, partitions)
+            context = multiprocessing.get_context("spawn")
+            results: multiprocessing.Queue[float] = context.Queue()
+            reader = context.Process(target=read_backlog, args=(broker.port, backlog, ends, results))
+            reader.start()
+            try:
+                busy = self._produce(broker, topic, LONGEST_SECONDS, lambda: not reader.is_alive())
+                rate = results.get(timeout=5)
+            finally:
+                if reader.is_alive():
+                    reader.kill()
+                reader.join()
+            return {**_report(calm, busy), "backlog MB/s": rate}
+
+
+class Compaction(_Interference):
+    """Keyed records with ten versions of each key; the topic becomes compacted when the clock starts."""
+
+    name = "compaction"
+    title = f"open-loop produce at {RATE}/s while a compaction runs"
+    metrics = (*LATENCY_METRICS, Metric("compaction s", "s"))
+    max_rounds = 1
+
+    def measure(self, subject: Subject, scale: Scale) -> Mapping[str, float]:
+        total = scale.count(quick=150e6, full=1500e6)
+        settings = {"log.cleaner.backoff.ms": "500"}
+        configs = {"segment.bytes": str(max(1 << 20, total // 20)), "min.cleanable.dirty.ratio": "0.01"}
+        with (
+            subject.fresh(settings) as broker,
+            topic_on(broker, 1) as topic,
+            topic_on(broker, 1, configs) as keyed,
+        ):
+            _fill_keyed(broker, keyed, total)
+            folder = broker.data / f"{keyed}-0"
+            before = _log_bytes(folder)
+            calm = self._calm(broker, topic, scale)
+            with Connection(broker.port) as connection:
+                connection.set_topic_config(keyed, "cleanup.policy", "compact")
+            started = time.perf_counter()
+            ended = 0.0
+
+            def is_done() -> bool:
+                nonlocal ended
+                if not ended and _log_bytes(folder) < before * 0.3:
+                    ended = time.perf_counter()
+                return bool(ended)
+
+            busy = self._produce(broker, topic, LONGEST_SECONDS, is_done)
+            if not ended:
+                raise RuntimeError(f"no compaction within {LONGEST_SECONDS} s")
+            return {**_report(calm, busy), "compaction s": ended - started}
+
+
+def _fill_keyed(broker: Broker, topic: str, total_bytes: int) -> None:
+    values = sample_values(1000)
+    per_batch, versions = 60, 10
+    batches = max(1, total_bytes // versions // (per_batch * 1000))
+    frames = [
+        produce_frame(
+            topic,
+            {0: batch([values[(number + index) & 1023] for index in range(per_batch)], keys).data},
+            acks=1,
+        )
+        for number in range(batches)
+        for keys in [[b"key-%09d" % (number * per_batch + index) for index in range(per_batch)]]
+    ]
+    loader = Loader(broker.port, frames, ProduceAnswer(topic), depth=16)
+    try:
+        loader.run(len(frames) * versions)
+    finally:
+        loader.close()
+
+
+def _log_bytes(folder: Path) -> int:
+    """Bytes in live segments; files that come and go meanwhile are not counted."""
+    total = 0
+    for entry in os.scandir(folder):
+        if entry.name.endswith(".log"):
+            try:
+                total += entry.stat().st_size
+            except FileNotFoundError:
+                continue
+    return total
