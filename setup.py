@@ -9,7 +9,7 @@ kernel = Extension(
     "millstream.protocol.kernel",
     ["src/millstream/protocol/kernel.py"],
     optional=True,
-    extra_compile_args=["-O3"],
+    extra_compile_args=["-O3", "-fwrapv"],
 )
 
 setup(ext_modules=cythonize([kernel], language_level=3, annotate=False))
