@@ -1,0 +1,19 @@
+"""Brokers for tests: `with millstream.testing.Broker() as broker:`; pytest fixtures in `plugin`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from millstream.testing.broker import Broker
+
+__all__ = ["Broker"]
+
+
+def __getattr__(name: str) -> Any:
+    # pytest imports this package wherever Millstream is installed; it pays for a broker only on use.
+    if name == "Broker":
+        from millstream.testing.broker import Broker
+
+        return Broker
+    raise AttributeError(f"module {__name__} has no attribute {name}")

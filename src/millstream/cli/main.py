@@ -1,0 +1,114 @@
+"""The `millstream` command: the table of its commands, and how errors leave it.
+
+Exit codes: 0 done, 1 failed, 2 called in a way that makes no sense. An error is one sentence on
+stderr that says what to do; with `--json` it is an object on stderr.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from millstream.cli.lazy import LazyGroup
+
+COMMANDS = {
+    "serve": ("millstream.cli.serve:serve", "Run a broker."),
+    "topic": ("millstream.cli.topic:topic", "Create, list, describe, alter and delete topics."),
+    "produce": ("millstream.cli.produce:produce", "Write records from standard input or files."),
+    "consume": (
+        "millstream.cli.consume:consume",
+        "Read records from any offset or time, or follow new ones.",
+    ),
+    "offsets": ("millstream.cli.offsets:offsets", "Show the offsets of topics, also at a time."),
+    "log": ("millstream.cli.log:log", "Look into a broker's files without the broker."),
+    "doctor": ("millstream.cli.doctor:doctor", "Check this machine and, if there is one, the broker."),
+}
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from importlib.metadata import version
+
+        click.echo(f"millstream {version('millstream')}")
+        ctx.exit()
+
+
+@click.group(
+    cls=LazyGroup,
+    commands_by_name=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version.",
+)
+def millstream() -> None:
+    """A distributed streaming platform that speaks the Kafka protocol.
+
+    \b
+    Start here:
+      millstream serve                         a broker on localhost:9092
+      millstream topic create events -p 4
+      echo hello | millstream produce events
+      millstream consume events -o start
+    """
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command and leave with its exit code."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command; gives the exit code and never raises."""
+    from millstream.errors import MillstreamError
+
+    try:
+        result: Any = millstream.main(arguments, prog_name="millstream", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except click.UsageError as error:
+        error.show()
+        return 2
+    except click.ClickException as error:
+        return _failed(error.message, type(error).__name__, arguments)
+    except BrokenPipeError:
+        _forget_stdout()
+        return 0
+    except MillstreamError as error:
+        from millstream.cli.advice import advice_for
+
+        return _failed(advice_for(error), type(error).__name__, arguments)
+    except OSError as error:
+        return _failed(
+            f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}",
+            type(error).__name__,
+            arguments,
+        )
+    return result if isinstance(result, int) else 0
+
+
+def _failed(message: str, kind: str, arguments: list[str]) -> int:
+    if "--json" in arguments:
+        import json
+
+        click.echo(json.dumps({"error": kind, "message": message}), err=True)
+    else:
+        click.echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True)
+    return 1
+
+
+def _forget_stdout() -> None:
+    """The reader of our output has left: leave nothing that the interpreter would try to flush."""
+    import os
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

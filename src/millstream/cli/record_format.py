@@ -1,0 +1,234 @@
+r"""How records are printed: named formats, and a small language of percent signs.
+
+| sign | prints                              | sign | prints                                     |
+|------|-------------------------------------|------|--------------------------------------------|
+| `%k` | key                                 | `%K` | length of the key in bytes                 |
+| `%v` | value                               | `%V` | length of the value in bytes               |
+| `%h{%k=%v }` | for each header the format in braces | `%H` | number of headers               |
+| `%t` | topic                               | `%p` | partition                                  |
+| `%o` | offset                              | `%e` | leader epoch                               |
+| `%d` | timestamp in milliseconds           | `%d{%Y-%m-%d}` | timestamp by strftime, in UTC    |
+| `%a` | compression of the batch            | `%i` | number of the record printed, from 1       |
+| `%x` | producer id                         | `%y` | producer epoch                             |
+| `%%` | a percent sign                      | `\n` | a new line; also `\t`, `\0`, `\xHH`, `\\`  |
+
+Texts take a modifier: `%v{hex}`, `%v{base64}`, `%v{json}` (a JSON string). Numbers too: `%V{big32}`
+and `%o{little64}` write the number itself in 8, 16, 32 or 64 bits. A null key or value prints nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import struct
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+import msgspec
+
+from millstream.cli.escapes import unescape
+from millstream.client.record import ConsumedRecord
+
+Format: TypeAlias = Callable[[ConsumedRecord, int], bytes]
+"""A record and its number (from 1) as bytes, with the line's end."""
+
+_NUMBER_WIDTHS = {"8": "B", "16": "H", "32": "I", "64": "Q"}
+
+
+def format_named(text: str) -> Format:
+    """The format called `text` (json, value, text), or the one that `text` spells in percent signs."""
+    if text == "json":
+        return format_json
+    if text == "value":
+        return lambda record, _: (record.value or b"") + b"\n"
+    if text == "text":
+        return format_text
+    if "%" not in text:
+        raise ValueError(
+            f"{text!r} is no format: write json, value, text, or percent signs such as '%o %k %v\\n'"
+        )
+    return compile_format(text)
+
+
+def record_fields(record: ConsumedRecord) -> dict[str, Any]:
+    """A record as JSON has it.
+
+    Keys, values and headers that are UTF-8 stand as strings; others stand in base64 under the name
+    with `_base64` at its end instead, so that nothing is lost.
+    """
+    fields: dict[str, Any] = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp_ms,
+    }
+    _put(fields, "key", record.key)
+    _put(fields, "value", record.value)
+    if record.headers:
+        headers = []
+        for name, value in record.headers:
+            header: dict[str, Any] = {"key": name}
+            _put(header, "value", value)
+            headers.append(header)
+        fields["headers"] = headers
+    return fields
+
+
+def _put(fields: dict[str, Any], name: str, data: bytes | None) -> None:
+    if data is None:
+        fields[name] = None
+        return
+    try:
+        fields[name] = data.decode()
+    except UnicodeDecodeError:
+        fields[f"{name}_base64"] = base64.b64encode(data).decode()
+
+
+def format_json(record: ConsumedRecord, _: int) -> bytes:
+    return msgspec.json.encode(record_fields(record)) + b"\n"
+
+
+def format_text(record: ConsumedRecord, _: int) -> bytes:
+    """One line for a person's eyes: partition and offset, time, key, value, headers."""
+    when = datetime.fromtimestamp(record.timestamp_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3]
+    key = "" if record.key is None else f" {_readable(record.key)} ="
+    value = "(null)" if record.value is None else _readable(record.value)
+    headers = "".join(f" {name}={_readable(data or b'')}" for name, data in record.headers)
+    shown = f"  [{headers[1:]}]" if headers else ""
+    return f"{record.partition}:{record.offset} {when}Z{key} {value}{shown}\n".encode()
+
+
+def _readable(data: bytes) -> str:
+    """Text as it is, without control characters that would move a terminal's cursor."""
+    text = data.decode(errors="backslashreplace")
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+# -------------------------------------------------------------------- the language of percent signs
+
+Part: TypeAlias = Callable[[ConsumedRecord, int], bytes]
+
+_NUMBERS: dict[str, Callable[[ConsumedRecord, int], int]] = {
+    "K": lambda record, _: len(record.key or b""),
+    "V": lambda record, _: len(record.value or b""),
+    "T": lambda record, _: len(record.topic.encode()),
+    "H": lambda record, _: len(record.headers),
+    "p": lambda record, _: record.partition,
+    "o": lambda record, _: record.offset,
+    "e": lambda record, _: record.batch.leader_epoch,
+    "i": lambda _, number: number,
+    "x": lambda record, _: record.batch.producer_id,
+    "y": lambda record, _: record.batch.producer_epoch,
+}
+_TEXTS: dict[str, Callable[[ConsumedRecord, int], bytes]] = {
+    "k": lambda record, _: record.key or b"",
+    "v": lambda record, _: record.value or b"",
+    "t": lambda record, _: record.topic.encode(),
+    "a": lambda record, _: record.batch.codec.encode(),
+}
+
+
+def compile_format(text: str) -> Format:
+    """The format that `text` spells; ValueError says which part is not understood."""
+    parts = [
+        _literal(piece) if sign is None else _part(sign, modifier) for piece, sign, modifier in _split(text)
+    ]
+    return lambda record, number: b"".join([part(record, number) for part in parts])
+
+
+def _split(text: str) -> list[tuple[str, str | None, str | None]]:
+    """Cut into (literal, None, None) and ("", sign, modifier) pieces; modifiers nest braces."""
+    pieces: list[tuple[str, str | None, str | None]] = []
+    position = 0
+    while position < len(text):
+        at = text.find("%", position)
+        if at < 0:
+            pieces.append((text[position:], None, None))
+            break
+        if at > position:
+            pieces.append((text[position:at], None, None))
+        if at + 1 == len(text):
+            raise ValueError(f"{text!r} ends with a single %: write %% for a percent sign")
+        sign, position = text[at + 1], at + 2
+        modifier = None
+        if position < len(text) and text[position] == "{" and sign != "%":
+            end = _closing_brace(text, position)
+            modifier, position = text[position + 1 : end], end + 1
+        pieces.append(("", sign, modifier))
+    return pieces
+
+
+def _closing_brace(text: str, opening: int) -> int:
+    depth = 0
+    for position in range(opening, len(text)):
+        depth += (text[position] == "{") - (text[position] == "}")
+        if depth == 0:
+            return position
+    raise ValueError(f"{text!r} has a {{ that is not closed")
+
+
+def _literal(text: str) -> Part:
+    data = unescape(text)
+    return lambda _, __: data
+
+
+def _part(sign: str, modifier: str | None) -> Part:
+    if sign == "%":
+        return lambda _, __: b"%"
+    if sign == "h":
+        return _headers(modifier or "%k=%v ")
+    if sign == "d":
+        return _timestamp(modifier)
+    if sign in _NUMBERS:
+        number, write = _NUMBERS[sign], _number_writer(modifier)
+        return lambda record, count: write(number(record, count))
+    if sign in _TEXTS:
+        data, encode = _TEXTS[sign], _text_writer(modifier)
+        return lambda record, count: encode(data(record, count))
+    raise ValueError(f"%{sign} is not known: see `millstream consume --help` for those that are")
+
+
+def _headers(text: str) -> Part:
+    inner = compile_format(text)
+
+    def write(record: ConsumedRecord, count: int) -> bytes:
+        return b"".join(
+            inner(record._replace(key=name.encode(), value=value), count) for name, value in record.headers
+        )
+
+    return write
+
+
+def _timestamp(modifier: str | None) -> Part:
+    if modifier is None or re.fullmatch(r"(big|little)\d+|hex|ascii", modifier):
+        write = _number_writer(modifier)
+        return lambda record, _: write(record.timestamp_ms)
+    return lambda record, _: (
+        datetime.fromtimestamp(record.timestamp_ms / 1000, UTC).strftime(modifier).encode()
+    )
+
+
+def _number_writer(modifier: str | None) -> Callable[[int], bytes]:
+    if modifier in (None, "", "ascii"):
+        return lambda number: b"%d" % number
+    if modifier == "hex":
+        return lambda number: b"%x" % number
+    match = re.fullmatch(r"(big|little)(8|16|32|64)", modifier or "")
+    if match is None:
+        raise ValueError(f"{{{modifier}}} is no way to write a number: use hex, big32, little64 and so on")
+    packer = struct.Struct((">" if match[1] == "big" else "<") + _NUMBER_WIDTHS[match[2]])
+    mask = (1 << int(match[2])) - 1
+    return lambda number: packer.pack(number & mask)
+
+
+def _text_writer(modifier: str | None) -> Callable[[bytes], bytes]:
+    if modifier in (None, "", "raw"):
+        return lambda data: data
+    if modifier == "hex":
+        return lambda data: data.hex().encode()
+    if modifier == "base64":
+        return base64.b64encode
+    if modifier == "json":
+        return lambda data: msgspec.json.encode(data.decode(errors="replace"))
+    raise ValueError(f"{{{modifier}}} is no way to write a text: use hex, base64 or json")

@@ -1,0 +1,272 @@
+"""A client's way to a cluster: bootstrap, metadata, one connection per broker, retries."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from random import Random
+from types import TracebackType
+from typing import TypeVar
+
+from millstream.client.connection import Connection, connect
+from millstream.client.deadline import Deadline
+from millstream.client.errors import NoSuchTopic, Unreachable
+from millstream.client.metadata import Metadata, Node, Topic
+from millstream.errors import (
+    KafkaError,
+    LeaderNotAvailable,
+    MillstreamError,
+    NetworkException,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
+from millstream.protocol.messages import MetadataRequest, MetadataResponse
+from millstream.protocol.schema import Request, Response
+
+R = TypeVar("R", bound=Response)
+T = TypeVar("T")
+
+DEFAULT_PORT = 9092
+METADATA_MAX_AGE_MS = 300_000
+BACKOFF_MS = 50
+MAX_BACKOFF_MS = 1000
+UNKNOWN_TOPIC_WAIT_MS = 300
+
+
+def parse_bootstrap(text: str | Iterable[str]) -> list[tuple[str, int]]:
+    """`host:port,host` or a list of such as (host, port) pairs; IPv6 hosts stand in brackets."""
+    parts = text.split(",") if isinstance(text, str) else list(text)
+    pairs = [_host_and_port(part.strip()) for part in parts if part.strip()]
+    if not pairs:
+        raise MillstreamError("no bootstrap address was given: write HOST:PORT, such as localhost:9092")
+    return pairs
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    address = address.rpartition("://")[2]
+    host, colon, port = address.rpartition(":")
+    if not colon or address.endswith("]"):
+        host, port = address, str(DEFAULT_PORT)
+    if not port.isdecimal() or not 0 < int(port) < 65536 or not host.strip("[]"):
+        raise MillstreamError(f"{address!r} is not an address: write HOST:PORT, such as localhost:9092")
+    return host.strip("[]"), int(port)
+
+
+class Cluster:
+    """Connections to the brokers of one cluster and what is known of its topics.
+
+    Belongs to one event loop. Every wait ends by the deadline that the caller gave.
+
+    With `must_answer_at_once` an unreachable cluster is an error after the first try, for a person
+    who waits; without it, reaching the cluster is retried until the deadline like everything else.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        *,
+        client_id: str = "millstream",
+        must_answer_at_once: bool = False,
+        random: Random | None = None,
+    ) -> None:
+        self.bootstrap = parse_bootstrap(bootstrap)
+        self.client_id = client_id
+        self.metadata = Metadata()
+        self._must_answer_at_once = must_answer_at_once
+        self._was_reached = False
+        self._random = random or Random()  # noqa: S311 - spreads retries, keeps no secret
+        self._connections: dict[tuple[str, int], asyncio.Task[Connection]] = {}
+        self._refreshed_at: dict[str, float] = {}
+
+    async def __aenter__(self) -> Cluster:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close every connection; what still waits for an answer fails."""
+        tasks = list(self._connections.values())
+        self._connections.clear()
+        for task in tasks:
+            task.cancel()
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(result, Connection):
+                await result.close()
+
+    # ---------------------------------------------------------------- connections
+
+    async def connection(self, node_id: int, deadline: Deadline) -> Connection:
+        """The connection to a broker, opened at the first use and again after it was lost."""
+        node = self.metadata.nodes.get(node_id)
+        if node is None:
+            raise LeaderNotAvailable(f"broker {node_id} is not part of the cluster at the moment")
+        return await self._connect(node.host, node.port, deadline)
+
+    async def any_connection(self, deadline: Deadline) -> Connection:
+        """A connection to any broker: one that is open, else a known broker, else a bootstrap address."""
+        for task in self._connections.values():
+            if task.done() and not task.cancelled() and task.exception() is None and task.result().is_open:
+                return task.result()
+        known = [(node.host, node.port) for node in self.metadata.nodes.values()]
+        self._random.shuffle(known)
+        failures: list[str] = []
+        for host, port in dict.fromkeys([*known, *self.bootstrap]):
+            try:
+                connection = await self._connect(host, port, deadline)
+            except NetworkException as error:
+                failures.append(error.message)
+                continue
+            self._was_reached = True
+            return connection
+        raise Unreachable("; ".join(failures))
+
+    async def _connect(self, host: str, port: int, deadline: Deadline) -> Connection:
+        """Callers that ask at the same time share one attempt, each waiting by its own deadline."""
+        address = (host, port)
+        task = self._connections.get(address)
+        if task is None or (task.done() and not _is_open(task)):
+            task = asyncio.ensure_future(connect(host, port, deadline=deadline, client_id=self.client_id))
+            task.add_done_callback(_take_exception)
+            self._connections[address] = task
+        if not task.done():
+            await asyncio.wait([task], timeout=deadline.remaining_ms / 1000)
+        if not task.done():
+            raise NetworkException(f"no connection to {host}:{port} in {deadline.timeout_ms:.0f} ms")
+        if task.cancelled():
+            raise NetworkException(f"the client closed before it was connected to {host}:{port}")
+        return task.result()
+
+    # ---------------------------------------------------------------- requests
+
+    async def request(
+        self,
+        node_id: int | None,
+        request: Request,
+        answer: type[R],
+        deadline: Deadline,
+        *,
+        max_version: int | None = None,
+    ) -> R:
+        """Ask one broker (any, where `node_id` is None) once."""
+        connection = (
+            await self.any_connection(deadline)
+            if node_id is None
+            else await self.connection(node_id, deadline)
+        )
+        return await connection.request(request, answer, deadline.remaining_ms, max_version=max_version)
+
+    async def controller(self, deadline: Deadline) -> int:
+        """The broker that takes changes to topics."""
+        if self.metadata.controller_id not in self.metadata.nodes:
+            await self.refresh([], deadline)
+        if self.metadata.controller_id not in self.metadata.nodes:
+            raise LeaderNotAvailable("the cluster has no controller at the moment")
+        return self.metadata.controller_id
+
+    async def retrying(self, attempt: Callable[[], Awaitable[T]], deadline: Deadline) -> T:
+        """Run `attempt` until it succeeds, fails for good, or the deadline passes.
+
+        Retriable errors lead to another try after a pause that doubles up to a second. At the
+        deadline the last error is raised, as the cause of a RequestTimedOut where the try itself
+        did not say why.
+        """
+        pause_ms = float(BACKOFF_MS)
+        while True:
+            try:
+                return await attempt()
+            except KafkaError as error:
+                if not error.retriable or (
+                    self._must_answer_at_once and not self._was_reached and isinstance(error, Unreachable)
+                ):
+                    raise
+                failure = error
+            pause_ms = min(pause_ms * self._random.uniform(1.5, 2.5), MAX_BACKOFF_MS)
+            if deadline.remaining_ms <= pause_ms:
+                if isinstance(failure, RequestTimedOut):
+                    raise failure
+                raise RequestTimedOut(
+                    f"not done in {deadline.timeout_ms:.0f} ms; the last error was: {failure}"
+                ) from failure
+            await asyncio.sleep(pause_ms / 1000)
+
+    # ---------------------------------------------------------------- metadata
+
+    async def refresh(
+        self, topics: Iterable[str] | None, deadline: Deadline, *, allow_auto_creation: bool = False
+    ) -> Metadata:
+        """Ask the cluster about `topics` (all, where None) and its brokers, retrying to reach it."""
+
+        async def attempt() -> Metadata:
+            names = None if topics is None else [*dict.fromkeys(topics)]
+            request = MetadataRequest(
+                topics=None
+                if names is None
+                else [MetadataRequest.MetadataRequestTopic(name=n) for n in names],
+                allow_auto_topic_creation=allow_auto_creation,
+            )
+            response = await self.request(None, request, MetadataResponse, deadline)
+            self.metadata.update(response, is_complete=names is None)
+            now = asyncio.get_running_loop().time()
+            for topic in response.topics:
+                if topic.name is not None:
+                    self._refreshed_at[topic.name] = now
+            return self.metadata
+
+        return await self.retrying(attempt, deadline)
+
+    def forget(self, topic: str) -> None:
+        """Make the next use of `topic` ask the cluster again: an answer showed that it is stale."""
+        self._refreshed_at.pop(topic, None)
+
+    async def topic(self, name: str, deadline: Deadline, *, allow_auto_creation: bool = False) -> Topic:
+        """A topic whose partitions have leaders, from memory where that is fresh.
+
+        A topic that nobody knows is waited for only shortly: it may have been created a moment
+        ago. While it is being created automatically it is waited for until the deadline.
+        """
+        loop = asyncio.get_running_loop()
+        unknown_until = loop.time() + UNKNOWN_TOPIC_WAIT_MS / 1000
+
+        async def attempt() -> Topic:
+            age = loop.time() - self._refreshed_at.get(name, float("-inf"))
+            if age * 1000 > METADATA_MAX_AGE_MS or name not in self.metadata.topics:
+                await self.refresh([name], deadline, allow_auto_creation=allow_auto_creation)
+            try:
+                return self.metadata.topic(name)
+            except UnknownTopicOrPartition as error:
+                if allow_auto_creation or loop.time() < unknown_until:
+                    raise
+                raise NoSuchTopic(error.message) from None
+
+        return await self.retrying(attempt, deadline)
+
+    async def leader(self, name: str, partition: int, deadline: Deadline) -> Node:
+        """The broker that leads a partition, as far as this client knows."""
+        topic = await self.topic(name, deadline)
+        try:
+            leader = topic.partition(partition).leader
+        except (LeaderNotAvailable, UnknownTopicOrPartition):
+            self.forget(name)
+            raise
+        try:
+            return self.metadata.nodes[leader]
+        except KeyError:
+            self.forget(name)
+            raise LeaderNotAvailable(f"broker {leader}, which leads {name}-{partition}, is away") from None
+
+
+def _asked(name: str) -> MetadataRequest.MetadataRequestTopic:
+    return MetadataRequest.MetadataRequestTopic(name=name)
+
+
+def _is_open(task: asyncio.Task[Connection]) -> bool:
+    return not task.cancelled() and task.exception() is None and task.result().is_open
+
+
+def _take_exception(task: asyncio.Task[Connection]) -> None:
+    """A failed attempt is reported to whoever waits for it; where nobody does, it is no news."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,191 @@
+"""Changes to topics: create, delete, add partitions, delete records. Each takes a deadline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from millstream.client.cluster import Cluster
+from millstream.client.deadline import Deadline
+from millstream.client.errors import NoSuchTopic, raise_for
+from millstream.errors import KafkaError, LeaderNotAvailable, NotController, UnknownTopicOrPartition
+from millstream.model import NO_UUID, TopicPartition
+from millstream.protocol.messages import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+
+BROKER_DEFAULT = -1
+"""For a number of partitions or replicas: what the broker is configured to give."""
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """A topic as the cluster made it; -1 and no id where the broker is too old to say."""
+
+    name: str
+    id: UUID
+    partitions: int
+    replication_factor: int
+
+
+async def create_topic(
+    cluster: Cluster,
+    name: str,
+    deadline: Deadline,
+    *,
+    partitions: int = BROKER_DEFAULT,
+    replication_factor: int = BROKER_DEFAULT,
+    assignment: Mapping[int, Sequence[int]] | None = None,
+    configs: Mapping[str, str | None] | None = None,
+    validate_only: bool = False,
+) -> Created:
+    """Create a topic and wait until every partition of it has a leader."""
+    request = CreateTopicsRequest(
+        topics=[
+            CreateTopicsRequest.CreatableTopic(
+                name=name,
+                num_partitions=BROKER_DEFAULT if assignment else partitions,
+                replication_factor=BROKER_DEFAULT if assignment else replication_factor,
+                assignments=[
+                    CreateTopicsRequest.CreatableReplicaAssignment(
+                        partition_index=index, broker_ids=list(broker_ids)
+                    )
+                    for index, broker_ids in (assignment or {}).items()
+                ],
+                configs=[
+                    CreateTopicsRequest.CreatableTopicConfig(name=key, value=value)
+                    for key, value in (configs or {}).items()
+                ],
+            )
+        ],
+        timeout_ms=deadline.remaining_ms,
+        validate_only=validate_only,
+    )
+
+    async def attempt() -> Created:
+        node_id = await cluster.controller(deadline)
+        response = await cluster.request(node_id, request, CreateTopicsResponse, deadline)
+        answer = response.topics[0]
+        _check_controller(cluster, answer.error_code)
+        raise_for(answer.error_code, answer.error_message, f"topic {name}")
+        return Created(name, answer.topic_id, answer.num_partitions, answer.replication_factor)
+
+    created = await cluster.retrying(attempt, deadline)
+    if not validate_only:
+        await _until_led(cluster, name, deadline)
+    return created
+
+
+async def _until_led(cluster: Cluster, name: str, deadline: Deadline) -> None:
+    async def attempt() -> None:
+        metadata = await cluster.refresh([name], deadline)
+        topic = metadata.topic(name)
+        for partition in topic.partitions.values():
+            if partition.leader not in metadata.nodes:
+                raise LeaderNotAvailable(f"partition {name}-{partition.index} has no leader yet")
+
+    await cluster.retrying(attempt, deadline)
+
+
+async def delete_topic(cluster: Cluster, name: str, deadline: Deadline) -> None:
+    """Delete a topic and wait until the cluster does not know it any more."""
+    asked_before = False
+
+    async def attempt() -> None:
+        nonlocal asked_before
+        node_id = await cluster.controller(deadline)
+        connection = await cluster.connection(node_id, deadline)
+        request = DeleteTopicsRequest(timeout_ms=deadline.remaining_ms)
+        if connection.version_for(DeleteTopicsRequest) >= 6:
+            request.topics = [DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=NO_UUID)]
+        else:
+            request.topic_names = [name]
+        repeated, asked_before = asked_before, True
+        response = await connection.request(request, DeleteTopicsResponse, deadline.remaining_ms)
+        answer = response.responses[0]
+        _check_controller(cluster, answer.error_code)
+        if answer.error_code == UnknownTopicOrPartition.code:
+            if repeated:
+                return  # the answer to the first try was lost, its deed was not
+            raise NoSuchTopic(f"topic {name} does not exist")
+        raise_for(answer.error_code, answer.error_message, f"topic {name}")
+
+    await cluster.retrying(attempt, deadline)
+
+    async def is_gone() -> None:
+        metadata = await cluster.refresh([name], deadline)
+        if name in metadata.topics:
+            raise LeaderNotAvailable(f"topic {name} is still being deleted")
+
+    await cluster.retrying(is_gone, deadline)
+
+
+async def add_partitions(
+    cluster: Cluster, name: str, total: int, deadline: Deadline, *, validate_only: bool = False
+) -> None:
+    """Grow a topic to `total` partitions and wait until each has a leader."""
+    request = CreatePartitionsRequest(
+        topics=[CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=total, assignments=None)],
+        timeout_ms=deadline.remaining_ms,
+        validate_only=validate_only,
+    )
+
+    async def attempt() -> None:
+        node_id = await cluster.controller(deadline)
+        response = await cluster.request(node_id, request, CreatePartitionsResponse, deadline)
+        answer = response.results[0]
+        _check_controller(cluster, answer.error_code)
+        if answer.error_code == UnknownTopicOrPartition.code:
+            raise NoSuchTopic(f"topic {name} does not exist")
+        raise_for(answer.error_code, answer.error_message, f"topic {name}")
+
+    await cluster.retrying(attempt, deadline)
+    if not validate_only:
+        await _until_led(cluster, name, deadline)
+
+
+async def delete_records(
+    cluster: Cluster, offsets: Mapping[TopicPartition, int], deadline: Deadline
+) -> dict[TopicPartition, int | KafkaError]:
+    """Delete what lies before each offset (-1: before the high watermark); gives the new start offsets."""
+    results: dict[TopicPartition, int | KafkaError] = {}
+    for partition, offset in offsets.items():
+        try:
+            results[partition] = await _delete_records(cluster, partition, offset, deadline)
+        except KafkaError as error:
+            results[partition] = error
+    return results
+
+
+async def _delete_records(
+    cluster: Cluster, partition: TopicPartition, offset: int, deadline: Deadline
+) -> int:
+    async def attempt() -> int:
+        leader = await cluster.leader(partition.topic, partition.partition, deadline)
+        part = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=partition.partition, offset=offset)
+        request = DeleteRecordsRequest(
+            topics=[DeleteRecordsRequest.DeleteRecordsTopic(name=partition.topic, partitions=[part])],
+            timeout_ms=deadline.remaining_ms,
+        )
+        response = await cluster.request(leader.id, request, DeleteRecordsResponse, deadline)
+        answer = response.topics[0].partitions[0]
+        if answer.error_code:
+            cluster.forget(partition.topic)
+            raise_for(answer.error_code, None, f"partition {partition}")
+        return answer.low_watermark
+
+    return await cluster.retrying(attempt, deadline)
+
+
+def _check_controller(cluster: Cluster, code: int) -> None:
+    """After this error the next try asks anew who the controller is."""
+    if code == NotController.code:
+        cluster.metadata.controller_id = -1
