@@ -5,6 +5,7 @@ import datetime
 import importlib
 import io
 import re
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -63,11 +64,15 @@ def structs(cls: StructType, version: int) -> st.SearchStrategy[Any]:
         strategy = values(field.type, field, version)
         if field.tag is not None and field.type.kind == "struct":
             # None and a struct of defaults both mean that nothing is sent; kio knows only the latter.
-            strategy = strategy.filter(lambda value, empty=field.type.item(): value != empty)
+            strategy = strategy.filter(differs_from(field.type.item()))
         if field.may_be_null(version):
             strategy = st.none() | strategy
         fields[field.name] = strategy
     return st.builds(cls, **fields)
+
+
+def differs_from(empty: Struct) -> Callable[[Any], bool]:
+    return lambda value: bool(value != empty)
 
 
 # Translation to and from kio, whose classes are made for one version each.
@@ -92,8 +97,10 @@ def kio_decode(cls: Any, data: bytes) -> Any:
     return entity
 
 
-def our_name(field: Any) -> str:
-    """Kafka's name of a kio field: kio drops the unit of times."""
+def our_name(field: Any, cls: Any) -> str:
+    """Our name of a kio field: kio drops the unit of times, and we keep `key` for the API's key."""
+    if field.name == "key" and cls.__name__ == "FindCoordinatorRequest":
+        return "coordinator_key"
     is_time = re.match(r"timedelta|datetime", field.metadata.get("kafka_type", ""))
     return f"{field.name}_ms" if is_time else str(field.name)
 
@@ -102,7 +109,7 @@ def to_kio(struct: Struct, cls: Any) -> Any:
     """The kio entity of class `cls` with the values of `struct`."""
     return cls(
         **{
-            field.name: kio_value(getattr(struct, our_name(field)), field)
+            field.name: kio_value(getattr(struct, our_name(field, cls)), field)
             for field in dataclasses.fields(cls)
         }
     )

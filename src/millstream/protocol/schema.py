@@ -8,8 +8,9 @@
 
 Fields stand in the order of the wire. A field without a version mark is in all versions; the marks
 `since`, `until`, `tagged` and `null_since` say where it is not. The structs of a message are classes
-inside it. From version `flexible` on, strings and arrays have compact lengths and every struct ends
-with tagged fields (KIP-482); unknown tagged fields are skipped.
+inside it and name each other in full (`list[ProduceRequest.PartitionProduceData]`); annotations are
+evaluated late, in their module. From version `flexible` on, strings and arrays have compact lengths
+and every struct ends with tagged fields (KIP-482); unknown tagged fields are skipped.
 
 Every field has a default: the one declared, else the zero of its type (0, "", False, [], NO_UUID),
 and None where the type is `X | None`, except that `list[X] | None` is []. A struct that is tagged or
@@ -35,11 +36,13 @@ ALL_VERSIONS = 32767
 class Field:
     """One field of a struct: its type, its default, and the versions in which it is on the wire.
 
-    `type` and `is_nullable` are read from the annotation when a codec first asks for them.
+    `type` is read from the annotation when a codec first asks for it, and with it `is_nullable` and the
+    `default` of a field that declares none.
     """
 
     __slots__ = (
         "_annotation",
+        "_owner",
         "_type",
         "default",
         "is_nullable",
@@ -51,6 +54,8 @@ class Field:
     )
 
     name: str
+    _owner: type
+    _annotation: Any
 
     def __init__(
         self,
@@ -67,19 +72,18 @@ class Field:
         self.tag = tag
         self.null_since = null_since
         self.is_nullable = False
-        self._annotation: Any = None
         self._type: WireType | None = None
 
-    def bind(self, name: str, annotation: Any) -> Self:
-        """Give the field its name and its annotation, as its class body says."""
-        self.name = name
+    def bind(self, owner: type, name: str, annotation: Any) -> None:
+        """Tell the field where it is declared."""
+        self._owner = owner
         self._annotation = annotation
-        return self
+        self.name = name
 
     @property
     def type(self) -> WireType:
         if self._type is None:
-            self._type, self.is_nullable = wire_type(self._annotation)
+            self._type, self.is_nullable = wire_type(self._annotation, self._owner)
             if self.default is UNSET and (not self.is_nullable or self._type.kind == "array"):
                 self.default = [] if self._type.kind == "array" else self._type.zero
             elif self.default is UNSET:
@@ -124,13 +128,17 @@ class StructType(type):
     ) -> "StructType":
         if "__slots__" in namespace:
             return super().__new__(mcs, name, bases, namespace, **keywords)
+        annotations = namespace.get("__annotations__", {})
         fields = []
-        for attribute, annotation in namespace.get("__annotations__", {}).items():
+        for attribute in annotations:
+            if any(hasattr(base, attribute) for base in bases):
+                raise TypeError(f"{name}.{attribute} hides an attribute that every struct has")
             declared = namespace.pop(attribute, UNSET)
-            field = declared if type(declared) is Field else Field(declared)
-            fields.append(field.bind(attribute, annotation))
-        namespace["__slots__"] = [field.name for field in fields]
+            fields.append(declared if type(declared) is Field else Field(declared))
+        namespace["__slots__"] = tuple(annotations)
         cls = super().__new__(mcs, name, bases, namespace, **keywords)
+        for field, attribute in zip(fields, annotations, strict=True):
+            field.bind(cls, attribute, annotations[attribute])
         cls.fields = tuple(fields)
         return cls
 

@@ -5,6 +5,7 @@ A declaration annotates its fields with these aliases. To a type checker they ar
 `UUID`, `list[...]`, a `Struct` class, and each of them `| None`, are the other annotations allowed.
 """
 
+import sys
 from types import UnionType
 from typing import Annotated, Any, NamedTuple, TypeAlias, Union, get_args, get_origin
 from uuid import UUID
@@ -46,8 +47,16 @@ _PLAIN: dict[Any, WireType] = {
 }
 
 
-def wire_type(annotation: Any) -> tuple[WireType, bool]:
+def evaluate(annotation: str, owner: type) -> Any:
+    """The object that a postponed annotation in the body of the class `owner` names."""
+    structs = {name: value for name, value in vars(owner).items() if isinstance(value, type)}
+    return eval(annotation, vars(sys.modules[owner.__module__]), structs)  # noqa: S307
+
+
+def wire_type(annotation: Any, owner: type) -> tuple[WireType, bool]:
     """The wire type of a field's annotation, and whether the field may be null."""
+    if isinstance(annotation, str):
+        annotation = evaluate(annotation, owner)
     is_nullable = False
     if get_origin(annotation) in (UnionType, Union):
         annotation, null = get_args(annotation)
@@ -57,7 +66,7 @@ def wire_type(annotation: Any) -> tuple[WireType, bool]:
     if get_origin(annotation) is Annotated:
         return annotation.__metadata__[0], is_nullable
     if get_origin(annotation) is list:
-        item, item_is_nullable = wire_type(get_args(annotation)[0])
+        item, item_is_nullable = wire_type(get_args(annotation)[0], owner)
         if item_is_nullable:
             raise TypeError(f"elements of {annotation} cannot be null")
         return WireType("array", item=item), is_nullable

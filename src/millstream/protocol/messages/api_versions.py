@@ -1,5 +1,7 @@
 """ApiVersions: what a broker understands; the first thing every client asks."""
 
+from __future__ import annotations
+
 from millstream.protocol.schema import Request, Response, Struct, since, tagged
 from millstream.protocol.types import i16, i32, i64
 

@@ -1,5 +1,7 @@
 """Configurations of topics, brokers and groups: describe and alter."""
 
+from __future__ import annotations
+
 from millstream.protocol.schema import Request, Response, Struct, since
 from millstream.protocol.types import i8, i16, i32
 
@@ -20,30 +22,27 @@ class DescribeConfigsRequest(Request, key=32, versions=(1, 4), flexible=4):
 class DescribeConfigsResponse(Response, to=DescribeConfigsRequest):
     """v1 adds where a value comes from (KIP-226), v3 its type and documentation (KIP-569)."""
 
+    class DescribeConfigsSynonym(Struct):
+        name: str
+        value: str | None = None
+        source: i8
+
+    class DescribeConfigsResourceResult(Struct):
+        name: str
+        value: str | None = None
+        read_only: bool
+        config_source: i8 = -1
+        is_sensitive: bool
+        synonyms: list[DescribeConfigsResponse.DescribeConfigsSynonym]
+        config_type: i8 = since(3)
+        documentation: str | None = since(3)
+
     class DescribeConfigsResult(Struct):
-        class DescribeConfigsResourceResult(Struct):
-            class DescribeConfigsSynonym(Struct):
-                name: str
-                value: str | None = None
-                source: i8
-
-            name: str
-            value: str | None = None
-            read_only: bool
-            config_source: i8 = -1
-            is_sensitive: bool
-            synonyms: list[DescribeConfigsSynonym]
-            config_type: i8 = since(3)
-            documentation: str | None = since(3)
-
         error_code: i16 = 0
         error_message: str | None = None
         resource_type: i8
         resource_name: str
-        configs: list[DescribeConfigsResourceResult]
-
-    DescribeConfigsResourceResult = DescribeConfigsResult.DescribeConfigsResourceResult
-    DescribeConfigsSynonym = DescribeConfigsResourceResult.DescribeConfigsSynonym
+        configs: list[DescribeConfigsResponse.DescribeConfigsResourceResult]
 
     throttle_time_ms: i32 = 0
     results: list[DescribeConfigsResult]
@@ -52,16 +51,14 @@ class DescribeConfigsResponse(Response, to=DescribeConfigsRequest):
 class AlterConfigsRequest(Request, key=33, versions=(0, 2), flexible=2):
     """Replaces all overrides of a resource at once; v2 is flexible."""
 
-    class AlterConfigsResource(Struct):
-        class AlterableConfig(Struct):
-            name: str
-            value: str | None = None
+    class AlterableConfig(Struct):
+        name: str
+        value: str | None = None
 
+    class AlterConfigsResource(Struct):
         resource_type: i8
         resource_name: str
-        configs: list[AlterableConfig]
-
-    AlterableConfig = AlterConfigsResource.AlterableConfig
+        configs: list[AlterConfigsRequest.AlterableConfig]
 
     resources: list[AlterConfigsResource]
     validate_only: bool
@@ -83,17 +80,15 @@ class AlterConfigsResponse(Response, to=AlterConfigsRequest):
 class IncrementalAlterConfigsRequest(Request, key=44, versions=(0, 1), flexible=1):
     """Sets, deletes, appends to or subtracts from single configs (KIP-339); v1 is flexible."""
 
-    class AlterConfigsResource(Struct):
-        class AlterableConfig(Struct):
-            name: str
-            config_operation: i8
-            value: str | None = None
+    class AlterableConfig(Struct):
+        name: str
+        config_operation: i8
+        value: str | None = None
 
+    class AlterConfigsResource(Struct):
         resource_type: i8
         resource_name: str
-        configs: list[AlterableConfig]
-
-    AlterableConfig = AlterConfigsResource.AlterableConfig
+        configs: list[IncrementalAlterConfigsRequest.AlterableConfig]
 
     resources: list[AlterConfigsResource]
     validate_only: bool

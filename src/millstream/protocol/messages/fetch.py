@@ -1,5 +1,7 @@
 """Fetch: record batches to read, by consumers and by followers."""
 
+from __future__ import annotations
+
 from uuid import UUID
 
 from millstream.protocol.schema import Request, Response, Struct, since, tagged, until
@@ -17,27 +19,25 @@ class FetchRequest(Request, key=1, versions=(4, 18), flexible=12):
         replica_id: i32 = -1
         replica_epoch: i64 = -1
 
-    class FetchTopic(Struct):
-        class FetchPartition(Struct):
-            partition: i32
-            current_leader_epoch: i32 = since(9, -1)
-            fetch_offset: i64
-            last_fetched_epoch: i32 = since(12, -1)
-            log_start_offset: i64 = since(5, -1)
-            partition_max_bytes: i32
-            replica_directory_id: UUID = tagged(0, since=17)
-            high_watermark: i64 = tagged(1, 2**63 - 1, since=18)
+    class FetchPartition(Struct):
+        partition: i32
+        current_leader_epoch: i32 = since(9, -1)
+        fetch_offset: i64
+        last_fetched_epoch: i32 = since(12, -1)
+        log_start_offset: i64 = since(5, -1)
+        partition_max_bytes: i32
+        replica_directory_id: UUID = tagged(0, since=17)
+        high_watermark: i64 = tagged(1, 2**63 - 1, since=18)
 
+    class FetchTopic(Struct):
         topic: str = until(12)
         topic_id: UUID = since(13)
-        partitions: list[FetchPartition]
+        partitions: list[FetchRequest.FetchPartition]
 
     class ForgottenTopic(Struct):
         topic: str = until(12)
         topic_id: UUID = since(13)
         partitions: list[i32]
-
-    FetchPartition = FetchTopic.FetchPartition
 
     cluster_id: str | None = tagged(0, since=12)
     replica_id: i32 = until(14, -1)
@@ -58,51 +58,45 @@ class FetchResponse(Response, to=FetchRequest):
     prefer, v12 the epoch from which a follower diverges, v16 the addresses of new leaders
     (KIP-951)."""
 
+    class EpochEndOffset(Struct):
+        epoch: i32 = -1
+        end_offset: i64 = -1
+
+    class LeaderIdAndEpoch(Struct):
+        leader_id: i32 = -1
+        leader_epoch: i32 = -1
+
+    class SnapshotId(Struct):
+        end_offset: i64 = -1
+        epoch: i32 = -1
+
+    class AbortedTransaction(Struct):
+        producer_id: i64
+        first_offset: i64
+
+    class PartitionData(Struct):
+        partition_index: i32
+        error_code: i16 = 0
+        high_watermark: i64
+        last_stable_offset: i64 = -1
+        log_start_offset: i64 = since(5, -1)
+        diverging_epoch: FetchResponse.EpochEndOffset | None = tagged(0, since=12)
+        current_leader: FetchResponse.LeaderIdAndEpoch | None = tagged(1, since=12)
+        snapshot_id: FetchResponse.SnapshotId | None = tagged(2, since=12)
+        aborted_transactions: list[FetchResponse.AbortedTransaction] | None = None
+        preferred_read_replica: i32 = since(11, -1)
+        records: Records | None = None
+
     class FetchableTopicResponse(Struct):
-        class PartitionData(Struct):
-            class EpochEndOffset(Struct):
-                epoch: i32 = -1
-                end_offset: i64 = -1
-
-            class LeaderIdAndEpoch(Struct):
-                leader_id: i32 = -1
-                leader_epoch: i32 = -1
-
-            class SnapshotId(Struct):
-                end_offset: i64 = -1
-                epoch: i32 = -1
-
-            class AbortedTransaction(Struct):
-                producer_id: i64
-                first_offset: i64
-
-            partition_index: i32
-            error_code: i16 = 0
-            high_watermark: i64
-            last_stable_offset: i64 = -1
-            log_start_offset: i64 = since(5, -1)
-            diverging_epoch: EpochEndOffset | None = tagged(0, since=12)
-            current_leader: LeaderIdAndEpoch | None = tagged(1, since=12)
-            snapshot_id: SnapshotId | None = tagged(2, since=12)
-            aborted_transactions: list[AbortedTransaction] | None = None
-            preferred_read_replica: i32 = since(11, -1)
-            records: Records | None = None
-
         topic: str = until(12)
         topic_id: UUID = since(13)
-        partitions: list[PartitionData]
+        partitions: list[FetchResponse.PartitionData]
 
     class NodeEndpoint(Struct):
         node_id: i32
         host: str
         port: i32
         rack: str | None = None
-
-    PartitionData = FetchableTopicResponse.PartitionData
-    EpochEndOffset = PartitionData.EpochEndOffset
-    LeaderIdAndEpoch = PartitionData.LeaderIdAndEpoch
-    SnapshotId = PartitionData.SnapshotId
-    AbortedTransaction = PartitionData.AbortedTransaction
 
     throttle_time_ms: i32 = 0
     error_code: i16 = since(7)

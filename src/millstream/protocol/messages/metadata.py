@@ -1,5 +1,7 @@
 """Metadata: who is in the cluster, and which broker leads which partition."""
 
+from __future__ import annotations
+
 from uuid import UUID
 
 from millstream.protocol.schema import Request, Response, Struct, null_since, since
@@ -32,24 +34,22 @@ class MetadataResponse(Response, to=MetadataRequest):
         port: i32
         rack: str | None = since(1)
 
-    class MetadataResponseTopic(Struct):
-        class MetadataResponsePartition(Struct):
-            error_code: i16 = 0
-            partition_index: i32
-            leader_id: i32
-            leader_epoch: i32 = since(7, -1)
-            replica_nodes: list[i32]
-            isr_nodes: list[i32]
-            offline_replicas: list[i32] = since(5)
+    class MetadataResponsePartition(Struct):
+        error_code: i16 = 0
+        partition_index: i32
+        leader_id: i32
+        leader_epoch: i32 = since(7, -1)
+        replica_nodes: list[i32]
+        isr_nodes: list[i32]
+        offline_replicas: list[i32] = since(5)
 
+    class MetadataResponseTopic(Struct):
         error_code: i16 = 0
         name: str | None = null_since(12)
         topic_id: UUID = since(10)
         is_internal: bool = since(1)
-        partitions: list[MetadataResponsePartition]
+        partitions: list[MetadataResponse.MetadataResponsePartition]
         topic_authorized_operations: i32 = since(8, -2147483648)
-
-    MetadataResponsePartition = MetadataResponseTopic.MetadataResponsePartition
 
     throttle_time_ms: i32 = since(3)
     brokers: list[MetadataResponseBroker]
@@ -107,32 +107,28 @@ class DescribeTopicPartitionsRequest(Request, key=75, versions=(0, 0), flexible=
 class DescribeTopicPartitionsResponse(Response, to=DescribeTopicPartitionsRequest):
     """Partitions with their eligible leader replicas (KIP-966); a cursor if there are more."""
 
-    class DescribeTopicPartitionsResponseTopic(Struct):
-        class DescribeTopicPartitionsResponsePartition(Struct):
-            error_code: i16 = 0
-            partition_index: i32
-            leader_id: i32
-            leader_epoch: i32 = -1
-            replica_nodes: list[i32]
-            isr_nodes: list[i32]
-            eligible_leader_replicas: list[i32] | None = None
-            last_known_elr: list[i32] | None = None
-            offline_replicas: list[i32]
+    class DescribeTopicPartitionsResponsePartition(Struct):
+        error_code: i16 = 0
+        partition_index: i32
+        leader_id: i32
+        leader_epoch: i32 = -1
+        replica_nodes: list[i32]
+        isr_nodes: list[i32]
+        eligible_leader_replicas: list[i32] | None = None
+        last_known_elr: list[i32] | None = None
+        offline_replicas: list[i32]
 
+    class DescribeTopicPartitionsResponseTopic(Struct):
         error_code: i16 = 0
         name: str | None = None
         topic_id: UUID
         is_internal: bool = False
-        partitions: list[DescribeTopicPartitionsResponsePartition]
+        partitions: list[DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition]
         topic_authorized_operations: i32 = -2147483648
 
     class Cursor(Struct):
         topic_name: str
         partition_index: i32
-
-    DescribeTopicPartitionsResponsePartition = (
-        DescribeTopicPartitionsResponseTopic.DescribeTopicPartitionsResponsePartition
-    )
 
     throttle_time_ms: i32 = 0
     topics: list[DescribeTopicPartitionsResponseTopic]

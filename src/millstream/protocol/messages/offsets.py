@@ -1,5 +1,7 @@
 """ListOffsets and OffsetForLeaderEpoch: offsets of a log by time and by leader epoch."""
 
+from __future__ import annotations
+
 from millstream.protocol.schema import Request, Response, Struct, since
 from millstream.protocol.types import i8, i16, i32, i64
 
@@ -10,16 +12,14 @@ class ListOffsetsRequest(Request, key=2, versions=(1, 11), flexible=6):
     KIP-1023). v2 sees only committed transactions if asked, v4 tells the leader epoch, v6 is
     flexible, v10 has a time-out (KIP-1075)."""
 
+    class ListOffsetsPartition(Struct):
+        partition_index: i32
+        current_leader_epoch: i32 = since(4, -1)
+        timestamp: i64
+
     class ListOffsetsTopic(Struct):
-        class ListOffsetsPartition(Struct):
-            partition_index: i32
-            current_leader_epoch: i32 = since(4, -1)
-            timestamp: i64
-
         name: str
-        partitions: list[ListOffsetsPartition]
-
-    ListOffsetsPartition = ListOffsetsTopic.ListOffsetsPartition
+        partitions: list[ListOffsetsRequest.ListOffsetsPartition]
 
     replica_id: i32
     isolation_level: i8 = since(2)
@@ -30,18 +30,16 @@ class ListOffsetsRequest(Request, key=2, versions=(1, 11), flexible=6):
 class ListOffsetsResponse(Response, to=ListOffsetsRequest):
     """v4 adds the leader epoch of the offset."""
 
+    class ListOffsetsPartitionResponse(Struct):
+        partition_index: i32
+        error_code: i16 = 0
+        timestamp: i64 = -1
+        offset: i64 = -1
+        leader_epoch: i32 = since(4, -1)
+
     class ListOffsetsTopicResponse(Struct):
-        class ListOffsetsPartitionResponse(Struct):
-            partition_index: i32
-            error_code: i16 = 0
-            timestamp: i64 = -1
-            offset: i64 = -1
-            leader_epoch: i32 = since(4, -1)
-
         name: str
-        partitions: list[ListOffsetsPartitionResponse]
-
-    ListOffsetsPartitionResponse = ListOffsetsTopicResponse.ListOffsetsPartitionResponse
+        partitions: list[ListOffsetsResponse.ListOffsetsPartitionResponse]
 
     throttle_time_ms: i32 = since(2)
     topics: list[ListOffsetsTopicResponse]
@@ -50,16 +48,14 @@ class ListOffsetsResponse(Response, to=ListOffsetsRequest):
 class OffsetForLeaderEpochRequest(Request, key=23, versions=(2, 4), flexible=4):
     """v3 tells the replica's id and is open to consumers (KIP-320), v4 is flexible."""
 
+    class OffsetForLeaderPartition(Struct):
+        partition: i32
+        current_leader_epoch: i32 = -1
+        leader_epoch: i32
+
     class OffsetForLeaderTopic(Struct):
-        class OffsetForLeaderPartition(Struct):
-            partition: i32
-            current_leader_epoch: i32 = -1
-            leader_epoch: i32
-
         topic: str
-        partitions: list[OffsetForLeaderPartition]
-
-    OffsetForLeaderPartition = OffsetForLeaderTopic.OffsetForLeaderPartition
+        partitions: list[OffsetForLeaderEpochRequest.OffsetForLeaderPartition]
 
     replica_id: i32 = since(3, -2)
     topics: list[OffsetForLeaderTopic]
@@ -68,17 +64,15 @@ class OffsetForLeaderEpochRequest(Request, key=23, versions=(2, 4), flexible=4):
 class OffsetForLeaderEpochResponse(Response, to=OffsetForLeaderEpochRequest):
     """The end of an epoch: the first offset that does not belong to it."""
 
+    class EpochEndOffset(Struct):
+        error_code: i16 = 0
+        partition: i32
+        leader_epoch: i32 = -1
+        end_offset: i64 = -1
+
     class OffsetForLeaderTopicResult(Struct):
-        class EpochEndOffset(Struct):
-            error_code: i16 = 0
-            partition: i32
-            leader_epoch: i32 = -1
-            end_offset: i64 = -1
-
         topic: str
-        partitions: list[EpochEndOffset]
-
-    EpochEndOffset = OffsetForLeaderTopicResult.EpochEndOffset
+        partitions: list[OffsetForLeaderEpochResponse.EpochEndOffset]
 
     throttle_time_ms: i32 = 0
     topics: list[OffsetForLeaderTopicResult]

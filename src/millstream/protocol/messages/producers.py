@@ -1,5 +1,7 @@
 """Producer ids, and the producers that a partition remembers."""
 
+from __future__ import annotations
+
 from millstream.protocol.schema import Request, Response, Struct, since
 from millstream.protocol.types import i16, i32, i64
 
@@ -36,26 +38,23 @@ class DescribeProducersRequest(Request, key=61, versions=(0, 0), flexible=0):
 class DescribeProducersResponse(Response, to=DescribeProducersRequest):
     """Producers with their last sequence and open transaction."""
 
+    class ProducerState(Struct):
+        producer_id: i64
+        producer_epoch: i32
+        last_sequence: i32 = -1
+        last_timestamp: i64 = -1
+        coordinator_epoch: i32
+        current_txn_start_offset: i64 = -1
+
+    class PartitionResponse(Struct):
+        partition_index: i32
+        error_code: i16 = 0
+        error_message: str | None = None
+        active_producers: list[DescribeProducersResponse.ProducerState]
+
     class TopicResponse(Struct):
-        class PartitionResponse(Struct):
-            class ProducerState(Struct):
-                producer_id: i64
-                producer_epoch: i32
-                last_sequence: i32 = -1
-                last_timestamp: i64 = -1
-                coordinator_epoch: i32
-                current_txn_start_offset: i64 = -1
-
-            partition_index: i32
-            error_code: i16 = 0
-            error_message: str | None = None
-            active_producers: list[ProducerState]
-
         name: str
-        partitions: list[PartitionResponse]
-
-    PartitionResponse = TopicResponse.PartitionResponse
-    ProducerState = PartitionResponse.ProducerState
+        partitions: list[DescribeProducersResponse.PartitionResponse]
 
     throttle_time_ms: i32 = 0
     topics: list[TopicResponse]

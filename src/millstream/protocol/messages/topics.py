@@ -1,5 +1,7 @@
 """Topics: create, delete, add partitions, delete records."""
 
+from __future__ import annotations
+
 from uuid import UUID
 
 from millstream.protocol.schema import Request, Response, Struct, null_since, since, tagged, until
@@ -10,23 +12,20 @@ class CreateTopicsRequest(Request, key=19, versions=(2, 7), flexible=5):
     """v4 takes -1 for the broker's default partitions and replicas (KIP-464), v5 is flexible, v6
     may be throttled (KIP-599)."""
 
+    class CreatableReplicaAssignment(Struct):
+        partition_index: i32
+        broker_ids: list[i32]
+
+    class CreatableTopicConfig(Struct):
+        name: str
+        value: str | None = None
+
     class CreatableTopic(Struct):
-        class CreatableReplicaAssignment(Struct):
-            partition_index: i32
-            broker_ids: list[i32]
-
-        class CreatableTopicConfig(Struct):
-            name: str
-            value: str | None = None
-
         name: str
         num_partitions: i32
         replication_factor: i16
-        assignments: list[CreatableReplicaAssignment]
-        configs: list[CreatableTopicConfig]
-
-    CreatableReplicaAssignment = CreatableTopic.CreatableReplicaAssignment
-    CreatableTopicConfig = CreatableTopic.CreatableTopicConfig
+        assignments: list[CreateTopicsRequest.CreatableReplicaAssignment]
+        configs: list[CreateTopicsRequest.CreatableTopicConfig]
 
     topics: list[CreatableTopic]
     timeout_ms: i32 = 60000
@@ -36,14 +35,14 @@ class CreateTopicsRequest(Request, key=19, versions=(2, 7), flexible=5):
 class CreateTopicsResponse(Response, to=CreateTopicsRequest):
     """v5 adds what was created, with its configs (KIP-525), v7 its id (KIP-516)."""
 
-    class CreatableTopicResult(Struct):
-        class CreatableTopicConfigs(Struct):
-            name: str
-            value: str | None = None
-            read_only: bool
-            config_source: i8 = -1
-            is_sensitive: bool
+    class CreatableTopicConfigs(Struct):
+        name: str
+        value: str | None = None
+        read_only: bool
+        config_source: i8 = -1
+        is_sensitive: bool
 
+    class CreatableTopicResult(Struct):
         name: str
         topic_id: UUID = since(7)
         error_code: i16 = 0
@@ -51,9 +50,7 @@ class CreateTopicsResponse(Response, to=CreateTopicsRequest):
         topic_config_error_code: i16 = tagged(0, 0, since=5)
         num_partitions: i32 = since(5, -1)
         replication_factor: i16 = since(5, -1)
-        configs: list[CreatableTopicConfigs] | None = since(5)
-
-    CreatableTopicConfigs = CreatableTopicResult.CreatableTopicConfigs
+        configs: list[CreateTopicsResponse.CreatableTopicConfigs] | None = since(5)
 
     throttle_time_ms: i32 = 0
     topics: list[CreatableTopicResult]
@@ -87,15 +84,13 @@ class DeleteTopicsResponse(Response, to=DeleteTopicsRequest):
 class CreatePartitionsRequest(Request, key=37, versions=(0, 3), flexible=2):
     """The count that a topic shall have in all; v2 is flexible, v3 may be throttled (KIP-599)."""
 
-    class CreatePartitionsTopic(Struct):
-        class CreatePartitionsAssignment(Struct):
-            broker_ids: list[i32]
+    class CreatePartitionsAssignment(Struct):
+        broker_ids: list[i32]
 
+    class CreatePartitionsTopic(Struct):
         name: str
         count: i32
-        assignments: list[CreatePartitionsAssignment] | None = None
-
-    CreatePartitionsAssignment = CreatePartitionsTopic.CreatePartitionsAssignment
+        assignments: list[CreatePartitionsRequest.CreatePartitionsAssignment] | None = None
 
     topics: list[CreatePartitionsTopic]
     timeout_ms: i32
@@ -117,15 +112,13 @@ class CreatePartitionsResponse(Response, to=CreatePartitionsRequest):
 class DeleteRecordsRequest(Request, key=21, versions=(0, 2), flexible=2):
     """Records before an offset, -1 for the high watermark, are to go; v2 is flexible."""
 
+    class DeleteRecordsPartition(Struct):
+        partition_index: i32
+        offset: i64
+
     class DeleteRecordsTopic(Struct):
-        class DeleteRecordsPartition(Struct):
-            partition_index: i32
-            offset: i64
-
         name: str
-        partitions: list[DeleteRecordsPartition]
-
-    DeleteRecordsPartition = DeleteRecordsTopic.DeleteRecordsPartition
+        partitions: list[DeleteRecordsRequest.DeleteRecordsPartition]
 
     topics: list[DeleteRecordsTopic]
     timeout_ms: i32
@@ -134,16 +127,14 @@ class DeleteRecordsRequest(Request, key=21, versions=(0, 2), flexible=2):
 class DeleteRecordsResponse(Response, to=DeleteRecordsRequest):
     """The new start of each log."""
 
+    class DeleteRecordsPartitionResult(Struct):
+        partition_index: i32
+        low_watermark: i64
+        error_code: i16 = 0
+
     class DeleteRecordsTopicResult(Struct):
-        class DeleteRecordsPartitionResult(Struct):
-            partition_index: i32
-            low_watermark: i64
-            error_code: i16 = 0
-
         name: str
-        partitions: list[DeleteRecordsPartitionResult]
-
-    DeleteRecordsPartitionResult = DeleteRecordsTopicResult.DeleteRecordsPartitionResult
+        partitions: list[DeleteRecordsResponse.DeleteRecordsPartitionResult]
 
     throttle_time_ms: i32 = 0
     topics: list[DeleteRecordsTopicResult]
