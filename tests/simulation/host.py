@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -14,6 +15,10 @@ from tests.simulation.world import World
 
 EPOCH_MS = 1_750_000_000_000
 """Wall time at the start of every simulation."""
+
+
+class ProcessDied(Exception):
+    """The process that was asked to do something was killed before it was done."""
 
 
 class SimClock:
@@ -43,18 +48,19 @@ class Process:
         self.disk: Mount = host.disk.mount()
         self.clock = host.clock
         self.random = Random(host.world.random.getrandbits(64))
+        self._at_death: dict[Callable[[], object], None] = {}
 
     def start(self, main: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         return self.loop.create_task(main)
 
     async def call(self, main: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine in this process and give its result to another; never returns if it dies."""
+        """Run a coroutine in this process for another one; ProcessDied if it is killed meanwhile."""
         caller = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = caller.create_future()
         task = self.start(main)
 
-        def deliver(_: Any) -> None:
-            if answer.cancelled():
+        def deliver() -> None:
+            if answer.done():
                 return
             if task.cancelled():
                 answer.cancel()
@@ -63,8 +69,22 @@ class Process:
             else:
                 answer.set_result(task.result())
 
-        task.add_done_callback(lambda done: caller.call_soon_threadsafe(deliver, done))
-        return await answer
+        def died() -> None:
+            if not answer.done():
+                answer.set_exception(ProcessDied(self.host.name))
+
+        task.add_done_callback(lambda _: caller.call_soon_threadsafe(deliver))
+        at_death = partial(caller.call_soon_threadsafe, died)
+        self._at_death[at_death] = None
+        try:
+            return await answer
+        finally:
+            self._at_death.pop(at_death, None)
+
+    def die(self) -> None:
+        self.loop.kill()
+        for tell in list(self._at_death):
+            tell()
 
     @property
     def is_dead(self) -> bool:
@@ -120,6 +140,6 @@ class Host:
         process, self.process = self.process, None
         self.disk.crash()
         if process is not None:
-            process.loop.kill()
+            process.die()
             self.network.drop_process(process.loop, is_power_loss=is_power_loss)
             self.on_death()

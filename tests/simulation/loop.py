@@ -187,7 +187,7 @@ class SimLoop(_Base):
         return threads.submit(func, args)
 
     def set_default_executor(self, executor: Executor) -> None:
-        raise NotImplementedError("a simulated loop's default executor is its own")
+        self._threads[None] = _Threads(self, getattr(executor, "_max_workers", DEFAULT_THREADS))
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
         pass

@@ -253,3 +253,14 @@ def test_hash_seed_of_the_interpreter_does_not_matter() -> None:
         for hash_seed in ("1", "2")
     }
     assert hashes == {echo_run(13) + "\n"}
+
+
+def test_code_that_reaches_around_the_simulation_fails_the_run() -> None:
+    from millstream.clock import SystemClock
+
+    async def main() -> None:
+        SystemClock().now_ms()
+        await asyncio.sleep(1.0)
+
+    with pytest.raises(SimulationFailed, match=r"millstream\.clock reached around"):
+        World(14).run(main())

@@ -19,8 +19,8 @@ Buffer = bytes | bytearray | memoryview
 RETRANSMIT_S = 0.3
 MAX_READ_BYTES = 262_144
 HIGH_WATER_BYTES = 65_536
-FIN = b""
-"""In a stream of segments: the end of the bytes."""
+FIN, RST = b"fin", b"rst"
+"""In a stream of segments, by identity: the end of the bytes, and the loss of the connection."""
 
 
 class Link:
@@ -106,13 +106,16 @@ class Stream:
             if not reader.network.is_up(reader.address[0]):
                 self.resume(RETRANSMIT_S)
                 return
-            only_fin = self._flight[0] is FIN
+            is_last = self._flight[0] is FIN or self._flight[0] is RST
             self.discard()
-            if not only_fin:
+            if not is_last:
                 self._world.after(self._link.delay(), self.sender.reset)
             return
         segment = self._flight.popleft()
         self._flight_bytes -= len(segment)
+        if segment is RST:
+            reader.reset()
+            return
         if segment is FIN:
             self.has_ended = True
         else:
@@ -191,10 +194,8 @@ class SimTransport(asyncio.Transport):
             self._server.connections.pop(self, None)
         if is_silent:
             self._out.discard()
-        elif self._in.inbox:
-            self.loop.world.after(0.0, self.peer.reset)
         else:
-            self._send_fin()
+            self._send_last(RST if self._in.inbox else FIN)
 
     def reset(self) -> None:
         """The connection is lost: the protocol hears of it, and nothing else arrives."""
@@ -214,21 +215,20 @@ class SimTransport(asyncio.Transport):
         if not self.is_gone:
             self.is_gone = self._is_closing = True
             self._buffer.clear()
-            self.loop.world.after(0.0, self.peer.reset)
+            self._send_last(RST)
             self._lose(None)
 
     def _finish(self) -> None:
         """Closed, and all that was written is on its way."""
         self.is_gone = True
-        if self._in.inbox:
-            self.loop.world.after(0.001, self.peer.reset)
-        self._send_fin()
+        self._send_last(RST if self._in.inbox else FIN)
         self._lose(None)
 
-    def _send_fin(self) -> None:
-        if not self._has_sent_fin:
+    def _send_last(self, segment: bytes) -> None:
+        """End what is sent. A reset may follow an end, and overtakes nothing on its way."""
+        if not self._has_sent_fin or segment is RST:
             self._has_sent_fin = True
-            self._out.send(FIN)
+            self._out.send(segment)
 
     def _lose(self, error: Exception | None) -> None:
         if not self._is_lost:
@@ -283,7 +283,7 @@ class SimTransport(asyncio.Transport):
             if self._is_closing:
                 self._finish()
             elif self._has_ended_writing:
-                self._send_fin()
+                self._send_last(FIN)
 
     def _resume_writing(self) -> None:
         if not self._is_lost:
@@ -292,7 +292,7 @@ class SimTransport(asyncio.Transport):
     def write_eof(self) -> None:
         self._has_ended_writing = True
         if not self._buffer and not self._is_closing:
-            self._send_fin()
+            self._send_last(FIN)
 
     def can_write_eof(self) -> bool:
         return True

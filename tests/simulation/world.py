@@ -10,10 +10,15 @@ from __future__ import annotations
 import hashlib
 import heapq
 import logging
+import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine
 from random import Random
 from typing import TYPE_CHECKING, Any
+
+from tests.simulation.guard import no_escape
+
+from millstream.errors import KafkaError
 
 if TYPE_CHECKING:
     from tests.simulation.loop import SimLoop
@@ -114,20 +119,8 @@ class World:
         logging.getLogger("millstream").addHandler(notes)
         try:
             task = loop.create_task(main)
-            heap = self._heap
-            while not task.done():
-                if not heap:
-                    raise Deadlock(f"nothing is scheduled at {self.now:.6f} s, and the program has not ended")
-                when, _, event = heapq.heappop(heap)
-                if event.is_cancelled:
-                    continue
-                if when > limit_s:
-                    raise SimulationFailed(f"the program has not ended after {limit_s} virtual seconds")
-                if when > self.now:
-                    self.now = when
-                event.action()
-                if self.failures:
-                    raise SimulationFailed(self.failures[0])
+            with no_escape(self.fail):
+                self._run_until(task.done, limit_s)
             result = task.result()
             self._check_background_tasks()
             return result
@@ -137,6 +130,22 @@ class World:
                 each.dispose()
             self._heap.clear()
 
+    def _run_until(self, is_done: Callable[[], bool], limit_s: float) -> None:
+        heap = self._heap
+        while not is_done():
+            if not heap:
+                raise Deadlock(f"nothing is scheduled at {self.now:.6f} s, and the program has not ended")
+            when, _, event = heapq.heappop(heap)
+            if event.is_cancelled:
+                continue
+            if when > limit_s:
+                raise SimulationFailed(f"the program has not ended after {limit_s} virtual seconds")
+            if when > self.now:
+                self.now = when
+            event.action()
+            if self.failures:
+                raise SimulationFailed(self.failures[0])
+
     def _check_background_tasks(self) -> None:
         for loop in self.loops:
             for text in loop.unretrieved_failures():
@@ -144,7 +153,11 @@ class World:
 
 
 class _LogNotes(logging.Handler):
-    """The program's own log messages, among the lines of the trace."""
+    """The program's own log messages, among the lines of the trace.
+
+    An exception that is logged is a failure of the run, unless a disk, a peer or a killed process may
+    cause it.
+    """
 
     def __init__(self, world: World) -> None:
         super().__init__(logging.INFO)
@@ -152,6 +165,10 @@ class _LogNotes(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = f"{record.name} {record.levelname}: {record.getMessage()}"
-        if record.exc_info and record.exc_info[1] is not None:
-            text += f" ({record.exc_info[1]!r})"
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            text += f" ({error!r})"
         self._world.trace.note(self._world.now, text)
+        if error is not None and not isinstance(error, OSError | KafkaError | ProcessKilled):
+            trace = "".join(traceback.format_exception(error))
+            self._world.fail(f"an error that nobody expected was logged: {text}\n{trace}")

@@ -1,0 +1,300 @@
+"""Producers and consumers that write down what they did and saw.
+
+Values are unique. A plain producer has one request under way and repeats it until it is acknowledged,
+so its values may appear twice. An idempotent one has up to five batches of a partition under way and
+repeats them in order, with their sequences. A consumer reads its partitions from their start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from tests.simulation.client import LATEST, REQUEST_TIMEOUT_S, RETRY_S, Client, Connection
+from tests.simulation.history import Ack, History, Read
+
+from millstream.errors import (
+    DuplicateSequenceNumber,
+    OffsetOutOfRange,
+    OutOfOrderSequenceNumber,
+    UnknownProducerId,
+    error_for,
+)
+from millstream.protocol.batch import decode_records, encode_batch
+from millstream.protocol.messages import FetchRequest, ProduceRequest
+from millstream.protocol.record import Record
+
+PRODUCE_VERSION = 9
+FETCH_VERSION = 12
+IN_FLIGHT = 5
+CODECS = (0, 0, 0, 1, 2, 3, 4)
+LOST_STATE = (OutOfOrderSequenceNumber.code, UnknownProducerId.code)
+
+
+@dataclass(slots=True)
+class Batch:
+    """Values of one request, with the sequence of the first."""
+
+    values: list[str]
+    partition: int
+    codec: int
+    padding: bytes
+    sequence: int = -1
+    attempts: int = 0
+
+
+class Sender:
+    """What both kinds of producers do: make batches and send them."""
+
+    def __init__(
+        self,
+        name: str,
+        client: Client,
+        history: History,
+        random: Random,
+        now_ms: Callable[[], int],
+        acks: int,
+    ) -> None:
+        self.name = name
+        self.client = client
+        self.history = history
+        self.random = random
+        self.acks = acks
+        self.acked = 0
+        self.is_over = False
+        self._now_ms = now_ms
+        self._sent: dict[int, int] = {}
+
+    def batch(self, partition: int) -> Batch:
+        first = self._sent.get(partition, 0)
+        count = self.random.choice((1, 1, 1, 2, 5, 20))
+        self._sent[partition] = first + count
+        values = [self.history.send(self.name, partition, first + n) for n in range(count)]
+        codec = self.random.choice(CODECS)
+        padding = self.random.choice((0, 0, 0, 10, 300, 3000))
+        if codec and self.random.random() < 0.02:
+            padding = 150_000
+        return Batch(values, partition, codec, self.random.randbytes(padding))
+
+    def request(self, batch: Batch, producer_id: int = -1, producer_epoch: int = -1) -> ProduceRequest:
+        now_ms = self._now_ms()
+        records = [
+            Record(value=value.encode() + b"|" + batch.padding, timestamp=now_ms) for value in batch.values
+        ]
+        data = encode_batch(
+            records,
+            codec=batch.codec,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=batch.sequence,
+        )
+        partition = ProduceRequest.PartitionProduceData(index=batch.partition, records=data)
+        topic = ProduceRequest.TopicProduceData(name=self.client.topic, partition_data=[partition])
+        batch.attempts += 1
+        return ProduceRequest(acks=self.acks, timeout_ms=4000, topic_data=[topic])
+
+    def acknowledge(self, batch: Batch, base_offset: int, sent_at: float) -> None:
+        self.acked += 1
+        now = asyncio.get_running_loop().time()
+        for offset, value in enumerate(batch.values, base_offset):
+            self.history.acks.append(Ack(value, batch.partition, offset, sent_at, now))
+
+    async def pause(self) -> None:
+        if self.random.random() < 0.6:
+            await asyncio.sleep(self.random.uniform(0.0, 0.25))
+
+
+class PlainProducer(Sender):
+    """One request at a time, repeated until acknowledged."""
+
+    async def run(self, partitions: Sequence[int]) -> None:
+        while not self.is_over:
+            batch = self.batch(self.random.choice(partitions))
+            while not await self._try(batch):
+                await asyncio.sleep(self.random.uniform(0.0, RETRY_S))
+            await self.pause()
+
+    async def _try(self, batch: Batch) -> bool:
+        sent_at = asyncio.get_running_loop().time()
+        try:
+            answer = await self.client.request(self.request(batch), PRODUCE_VERSION)
+        except OSError:
+            return False
+        found = answer.responses[0].partition_responses[0]
+        if found.error_code:
+            _expect_retriable(self.history, self.name, found.error_code)
+            return False
+        self.acknowledge(batch, found.base_offset, sent_at)
+        return True
+
+
+@dataclass(slots=True)
+class Sequences:
+    """What an idempotent producer knows of one partition: the next sequence, and what is under way."""
+
+    next: int = 0
+    pending: list[Batch] = field(default_factory=list)
+
+
+class IdempotentProducer(Sender):
+    """Up to five batches of a partition under way, repeated in order with their sequences."""
+
+    bumps = 0
+
+    async def run(self, partitions: Sequence[int]) -> None:
+        self.history.idempotent.add(self.name)
+        self._id, self._epoch = await self.client.producer_id()
+        self._state = {partition: Sequences() for partition in partitions}
+        while not self.is_over or any(state.pending for state in self._state.values()):
+            busy = [p for p, state in self._state.items() if state.pending]
+            state = self._state[partition := self.random.choice(busy or list(partitions))]
+            if not self.is_over:
+                for _ in range(self.random.randint(0 if state.pending else 1, IN_FLIGHT)):
+                    if len(state.pending) < IN_FLIGHT:
+                        self._add(state, self.batch(partition))
+            if not await self._round(state):
+                await asyncio.sleep(self.random.uniform(0.0, RETRY_S))
+            await self.pause()
+
+    def _add(self, state: Sequences, batch: Batch) -> None:
+        batch.sequence = state.next
+        state.next += len(batch.values)
+        state.pending.append(batch)
+
+    async def _round(self, state: Sequences) -> bool:
+        """Send all that is pending, take the answers in order; False if something must be repeated."""
+        loop = asyncio.get_running_loop()
+        sent_at = loop.time()
+        try:
+            connection = await self.client.connection()
+            answers = [
+                connection.send(self.request(batch, self._id, self._epoch), PRODUCE_VERSION)
+                for batch in state.pending
+            ]
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                return await self._take(state, list(zip(state.pending, answers, strict=True)), sent_at)
+        except OSError:
+            self.client.drop()
+            return False
+
+    async def _take(
+        self, state: Sequences, answers: list[tuple[Batch, asyncio.Future]], sent_at: float
+    ) -> bool:
+        failed: int | None = None
+        for batch, answer in answers:
+            found = (await answer).responses[0].partition_responses[0]
+            if found.error_code == DuplicateSequenceNumber.code and failed is None:
+                state.pending.remove(batch)
+            elif not found.error_code:
+                if failed is not None:
+                    text = f"{self.name}: sequence {batch.sequence} was accepted after one that was refused"
+                    self.history.complaints.append(f"{text} with {error_for(failed).__name__}")
+                state.pending.remove(batch)
+                self.acknowledge(batch, found.base_offset, sent_at)
+            elif failed is None:
+                failed = found.error_code
+                if failed not in LOST_STATE:
+                    _expect_retriable(self.history, self.name, failed)
+        if failed in LOST_STATE:
+            self._start_over(failed)
+        return failed is None
+
+    def _start_over(self, code: int) -> None:
+        """The broker lost what it knew of this producer: go on with a new epoch, as KIP-360 says.
+
+        Only a power loss may do that, and only where acknowledgements do not mean fsynced.
+        """
+        if self.history.is_flushed_before_ack or not self.history.losses:
+            name = error_for(code).__name__
+            self.history.complaints.append(f"{self.name}: {name} though nothing was lost")
+        self.bumps += 1
+        self._epoch += 1
+        for state in self._state.values():
+            pending, state.pending, state.next = state.pending, [], 0
+            for batch in pending:
+                self._add(state, batch)
+
+
+class Consumer:
+    """Reads partitions from their start, for ever; `is_at_end` once it has all there was to read."""
+
+    def __init__(self, name: str, client: Client, history: History, random: Random) -> None:
+        self.name = name
+        self.client = client
+        self.history = history
+        self.random = random
+        self.position: dict[int, int] = {}
+        self.read = 0
+        self._run = 0
+
+    async def run(self, partitions: Sequence[int]) -> None:
+        self.position = dict.fromkeys(partitions, 0)
+        while True:
+            if not await self._poll():
+                await asyncio.sleep(self.random.uniform(0.0, RETRY_S))
+
+    async def _poll(self) -> bool:
+        max_bytes = self.random.choice((1, 1000, 20_000, 1_000_000))
+        request = FetchRequest(
+            max_wait_ms=self.random.choice((0, 50, 500)),
+            min_bytes=self.random.choice((1, 1, 1, 1000)),
+            max_bytes=max_bytes,
+            topics=[
+                FetchRequest.FetchTopic(
+                    topic=self.client.topic,
+                    partitions=[
+                        FetchRequest.FetchPartition(
+                            partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes
+                        )
+                        for partition, offset in self.position.items()
+                    ],
+                )
+            ],
+        )
+        try:
+            answer = await self.client.request(request, FETCH_VERSION)
+        except OSError:
+            return False
+        is_good = True
+        for topic in answer.responses:
+            for found in topic.partitions:
+                if found.error_code == OffsetOutOfRange.code:
+                    await self._reset(found.partition_index)
+                elif found.error_code:
+                    _expect_retriable(self.history, self.name, found.error_code)
+                    is_good = False
+                else:
+                    self._take(found.partition_index, found.records)
+        return is_good
+
+    def _take(self, partition: int, data: memoryview | None) -> None:
+        now = asyncio.get_running_loop().time()
+        for record in decode_records(data or b""):
+            if record.offset >= self.position[partition]:
+                self.position[partition] = record.offset + 1
+                self.read += 1
+                value = text_of(record)
+                self.history.reads.append(Read(self.name, self._run, partition, record.offset, value, now))
+
+    async def _reset(self, partition: int) -> None:
+        """The log is shorter than what was read: only a power loss may do that."""
+        if self.history.is_flushed_before_ack or not self.history.losses:
+            position = self.position[partition]
+            self.history.complaints.append(f"{self.name}: {partition}@{position} is out of range")
+        self._run += 1
+        self.position[partition] = await self.client.offset(partition, LATEST)
+
+
+def text_of(record: Record) -> str:
+    return (record.value or b"").split(b"|", 1)[0].decode()
+
+
+def _expect_retriable(history: History, name: str, code: int) -> None:
+    error = error_for(code)
+    if not error.retriable:
+        history.complaints.append(f"{name} was refused for good: {error.__name__}")
+
+
+__all__ = ["Connection", "Consumer", "IdempotentProducer", "PlainProducer", "text_of"]
