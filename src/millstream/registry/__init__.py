@@ -1,0 +1,1 @@
+"""The cluster's small tree of versioned nodes, behind one contract with several stores."""

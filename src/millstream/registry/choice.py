@@ -1,0 +1,21 @@
+"""Which store the `registry` configuration key names."""
+
+from __future__ import annotations
+
+from millstream.clock import Clock
+from millstream.config.keys import ConfigError
+from millstream.registry.contract import Registry
+
+
+def make_registry(text: str, folder: str, session_timeout_ms: int, clock: Clock | None = None) -> Registry:
+    """The registry that `text` names: memory, sqlite (in `folder`), sqlite:FOLDER, zookeeper://..."""
+    kind, _, place = text.partition(":")
+    if kind == "memory":
+        from millstream.registry.memory import MemoryRegistry
+
+        return MemoryRegistry(session_timeout_ms=session_timeout_ms)
+    if kind == "sqlite":
+        from millstream.registry.sqlite import SqliteRegistry
+
+        return SqliteRegistry(place or folder, session_timeout_ms, clock)
+    raise ConfigError(f"registry={text} is not served yet; use sqlite or memory")
