@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import NamedTuple
 from uuid import UUID
 
@@ -34,3 +35,13 @@ def check_topic_name(name: str) -> None:
         raise InvalidTopic(f"a topic's name has at most {MAX_TOPIC_NAME} characters, not {len(name)}")
     if not _LEGAL_TOPIC.fullmatch(name):
         raise InvalidTopic(f"a topic's name holds only letters, digits, '.', '_' and '-', not {name!r}")
+
+
+def encode_uuid(value: UUID) -> str:
+    """An id as Kafka writes it: 22 characters of URL-safe base64."""
+    return urlsafe_b64encode(value.bytes).rstrip(b"=").decode("ascii")
+
+
+def decode_uuid(text: str) -> UUID:
+    """The id that `encode_uuid` wrote; ValueError if it is none."""
+    return UUID(bytes=urlsafe_b64decode(text + "=="))

@@ -1,0 +1,25 @@
+"""The handlers, one module a noun. The list below is all there is: no discovery."""
+
+from millstream.broker.handlers import (
+    api_versions,
+    configs,
+    fetch,
+    log_dirs,
+    metadata,
+    offsets,
+    produce,
+    producers,
+    topics,
+)
+
+MODULES = (
+    produce,
+    fetch,
+    offsets,
+    metadata,
+    api_versions,
+    topics,
+    producers,
+    configs,
+    log_dirs,
+)

@@ -1,0 +1,177 @@
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, for topics and brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from millstream.broker.router import Context, handles
+from millstream.config.alter import AlterOp, altered
+from millstream.config.broker_keys import BROKER_KEYS
+from millstream.config.describe import Described, describe_broker, describe_topic
+from millstream.config.topic import TOPIC_KEYS
+from millstream.controller.tree import DEFAULT_BROKER
+from millstream.errors import InvalidConfig, InvalidRequest, KafkaError
+from millstream.protocol.messages import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+ConfigEntry = DescribeConfigsResponse.DescribeConfigsResult.DescribeConfigsResourceResult
+
+TOPIC = 2
+BROKER = 4
+
+
+@handles(DescribeConfigsRequest)
+def describe_configs(ctx: Context, req: DescribeConfigsRequest) -> DescribeConfigsResponse:
+    """v1 synonyms (KIP-226); v3 type and documentation (KIP-569); v4 flexible."""
+    response = DescribeConfigsResponse(results=[])
+    for resource in req.resources:
+        result = DescribeConfigsResponse.DescribeConfigsResult(
+            error_code=0,
+            error_message="",
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+            configs=[],
+        )
+        response.results.append(result)
+        try:
+            wanted = None if resource.configuration_keys is None else set(resource.configuration_keys)
+            result.configs = [
+                _described(config, req.include_synonyms, req.include_documentation)
+                for config in _configs(ctx, resource.resource_type, resource.resource_name)
+                if wanted is None or config.name in wanted
+            ]
+        except KafkaError as error:
+            result.error_code = error.code
+            result.error_message = error.message
+    return response
+
+
+def _configs(ctx: Context, resource_type: int, name: str) -> Iterable[Described]:
+    broker = ctx.broker
+    if resource_type == TOPIC:
+        return describe_topic(broker.metadata.topic(name).overrides, broker.config)
+    if resource_type == BROKER:
+        _broker_name(ctx, name)
+        return describe_broker(broker.config, is_default=name == "")
+    raise InvalidRequest(
+        f"resources of type {resource_type} have no configs here; topics (2) and brokers (4) do"
+    )
+
+
+def _broker_name(ctx: Context, name: str) -> str:
+    """The registry's name of a broker resource; an empty one means all brokers."""
+    if name == "":
+        return DEFAULT_BROKER
+    if name != str(ctx.broker.config.node_id):
+        raise InvalidRequest(f"this is broker {ctx.broker.config.node_id}; ask broker {name} itself")
+    return name
+
+
+def _described(config: Described, with_synonyms: bool, with_documentation: bool) -> ConfigEntry:
+    return ConfigEntry(
+        name=config.name,
+        value=config.value,
+        read_only=config.is_read_only,
+        config_source=config.source,
+        is_sensitive=config.is_sensitive,
+        synonyms=[
+            DescribeConfigsResponse.DescribeConfigsSynonym(
+                name=synonym.name, value=synonym.value, source=synonym.source
+            )
+            for synonym in config.synonyms
+        ]
+        if with_synonyms
+        else [],
+        config_type=config.kind_code,
+        documentation=config.documentation if with_documentation else None,
+    )
+
+
+@handles(IncrementalAlterConfigsRequest)
+async def incremental_alter_configs(
+    ctx: Context, req: IncrementalAlterConfigsRequest
+) -> IncrementalAlterConfigsResponse:
+    """v1 flexible. Set, delete, append and subtract, all of a resource or none (KIP-339)."""
+    response = IncrementalAlterConfigsResponse(responses=[])
+    for resource in req.resources:
+        result = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
+            error_code=0,
+            error_message="",
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+        response.responses.append(result)
+        ops = [AlterOp(config.name, config.config_operation, config.value) for config in resource.configs]
+        try:
+            await _alter(ctx, resource.resource_type, resource.resource_name, ops, req.validate_only)
+        except KafkaError as error:
+            result.error_code = error.code
+            result.error_message = error.message
+    return response
+
+
+async def _alter(
+    ctx: Context, resource_type: int, name: str, ops: list[AlterOp], validate_only: bool
+) -> None:
+    controller, config = ctx.broker.controller, ctx.broker.config
+    if resource_type == TOPIC:
+        await controller.set_topic_config(
+            name, lambda texts: altered(texts, ops, TOPIC_KEYS, config), validate_only=validate_only
+        )
+    elif resource_type == BROKER:
+        await controller.set_broker_config(
+            _broker_name(ctx, name),
+            lambda texts: altered(texts, ops, BROKER_KEYS, config),
+            validate_only=validate_only,
+        )
+    else:
+        raise InvalidRequest(
+            f"resources of type {resource_type} cannot be altered; topics (2) and brokers (4) can"
+        )
+
+
+@handles(AlterConfigsRequest)
+async def alter_configs(ctx: Context, req: AlterConfigsRequest) -> AlterConfigsResponse:
+    """v2 flexible. Replaces all that a resource sets; clients have moved to the incremental form."""
+    response = AlterConfigsResponse(responses=[])
+    for resource in req.resources:
+        result = AlterConfigsResponse.AlterConfigsResourceResponse(
+            error_code=0,
+            error_message="",
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+        response.responses.append(result)
+        try:
+            texts: dict[str, str] = {}
+            for each in resource.configs:
+                if each.value is None:
+                    raise InvalidConfig(f"{each.name} has no value")
+                texts[each.name] = each.value
+            await _replace(ctx, resource.resource_type, resource.resource_name, texts, req.validate_only)
+        except KafkaError as error:
+            result.error_code = error.code
+            result.error_message = error.message
+    return response
+
+
+async def _replace(
+    ctx: Context, resource_type: int, name: str, texts: Mapping[str, str], validate_only: bool
+) -> None:
+    controller = ctx.broker.controller
+    if resource_type == TOPIC:
+        await controller.set_topic_config(name, lambda _: texts, validate_only=validate_only)
+    elif resource_type == BROKER:
+        await controller.set_broker_config(
+            _broker_name(ctx, name), lambda _: texts, validate_only=validate_only
+        )
+    else:
+        raise InvalidRequest(
+            f"resources of type {resource_type} cannot be altered; topics (2) and brokers (4) can"
+        )

@@ -1,0 +1,216 @@
+"""Metadata, DescribeTopicPartitions and DescribeCluster: who is there and who leads what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from millstream.broker.router import Context, handles
+from millstream.cluster.metadata import PartitionState, Topic
+from millstream.controller.topics import NewTopic
+from millstream.errors import (
+    InvalidRequest,
+    KafkaError,
+    LeaderNotAvailable,
+    ListenerNotFound,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+    UnsupportedEndpointType,
+)
+from millstream.model import NO_UUID
+from millstream.protocol.messages import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+
+NOT_ASKED_FOR = -2147483648
+"""The operations of a principal, where the client did not ask for them."""
+
+BROKERS = 1
+
+
+@handles(MetadataRequest)
+async def metadata(ctx: Context, req: MetadataRequest) -> MetadataResponse:
+    """v1 all topics by null, controller; v2 cluster id; v4 auto-creation may be forbidden;
+    v7 leader epochs; v8 authorised operations; v9 flexible; v10 topic ids; v12 asked for by id;
+    v13 an error for the whole answer (KIP-1102).
+
+    A topic that may be created by asking for it is created before the answer.
+    """
+    broker = ctx.broker
+    response = MetadataResponse(
+        brokers=[
+            MetadataResponse.MetadataResponseBroker(node_id=node_id, host=host, port=port, rack=rack)
+            for node_id, host, port, rack in _brokers(ctx)
+        ],
+        cluster_id=broker.metadata.cluster_id,
+        controller_id=broker.metadata.controller_id,
+        topics=[],
+    )
+    wants_all = req.topics is None or (ctx.version == 0 and not req.topics)
+    if wants_all:
+        response.topics = [_topic(topic) for topic in broker.metadata.topics.values()]
+        return response
+    may_create = req.allow_auto_topic_creation or ctx.version < 4
+    for wanted in req.topics or ():
+        try:
+            if wanted.topic_id != NO_UUID:
+                topic = broker.metadata.topic_by_id(wanted.topic_id)
+            elif wanted.name is None:
+                raise InvalidRequest("a topic is asked for by name or by id")
+            else:
+                topic = await _found_or_created(ctx, wanted.name, may_create)
+            response.topics.append(_topic(topic))
+        except KafkaError as error:
+            response.topics.append(
+                MetadataResponse.MetadataResponseTopic(
+                    error_code=error.code,
+                    name=wanted.name if wanted.name is not None or ctx.version >= 12 else "",
+                    topic_id=wanted.topic_id,
+                    is_internal=False,
+                    partitions=[],
+                )
+            )
+    return response
+
+
+async def _found_or_created(ctx: Context, name: str, may_create: bool) -> Topic:
+    broker = ctx.broker
+    found = broker.metadata.topics.get(name)
+    if found is not None:
+        return found
+    if not (may_create and broker.config["auto.create.topics.enable"]):
+        raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+    try:
+        return await broker.controller.create_topic(NewTopic(name))
+    except TopicAlreadyExists:
+        return broker.metadata.topic(name)
+
+
+def _topic(topic: Topic) -> MetadataResponse.MetadataResponseTopic:
+    return MetadataResponse.MetadataResponseTopic(
+        error_code=0,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=[
+            MetadataResponse.MetadataResponsePartition(
+                error_code=_partition_error(partition),
+                partition_index=index,
+                leader_id=partition.leader,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=partition.replicas,
+                isr_nodes=partition.isr,
+                offline_replicas=[],
+            )
+            for index, partition in enumerate(topic.partitions)
+        ],
+    )
+
+
+def _partition_error(partition: PartitionState) -> int:
+    return 0 if partition.leader >= 0 else LeaderNotAvailable.code
+
+
+def _brokers(ctx: Context) -> Iterable[tuple[int, str, int, str | None]]:
+    """The live brokers, each by its address on the listener that the client came by."""
+    for node in ctx.broker.metadata.brokers.values():
+        endpoint = node.endpoint(ctx.listener)
+        if endpoint is not None:
+            yield node.broker_id, endpoint.host, endpoint.port, node.rack
+
+
+@handles(DescribeClusterRequest)
+def describe_cluster(ctx: Context, req: DescribeClusterRequest) -> DescribeClusterResponse:
+    """v1 endpoint type (KIP-919); v2 fenced brokers (KIP-1073)."""
+    if ctx.version >= 1 and req.endpoint_type != BROKERS:
+        raise UnsupportedEndpointType("this listener describes brokers only")
+    brokers = [
+        DescribeClusterResponse.DescribeClusterBroker(broker_id=node_id, host=host, port=port, rack=rack)
+        for node_id, host, port, rack in _brokers(ctx)
+    ]
+    if not brokers:
+        raise ListenerNotFound
+    return DescribeClusterResponse(
+        cluster_id=ctx.broker.metadata.cluster_id,
+        controller_id=ctx.broker.metadata.controller_id,
+        brokers=brokers,
+        cluster_authorized_operations=NOT_ASKED_FOR,
+    )
+
+
+@handles(DescribeTopicPartitionsRequest)
+def describe_topic_partitions(
+    ctx: Context, req: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse:
+    """v0: topics in order of name, in pages of partitions (KIP-966)."""
+    limit = min(req.response_partition_limit, ctx.broker.config["max.request.partition.size.limit"])
+    if limit < 1:
+        raise InvalidRequest("response_partition_limit must be at least 1")
+    names = sorted({topic.name for topic in req.topics} or ctx.broker.metadata.topics)
+    first = 0
+    if req.cursor is not None:
+        names = [name for name in names if name >= req.cursor.topic_name]
+        if names and names[0] == req.cursor.topic_name:
+            first = req.cursor.partition_index
+    response = DescribeTopicPartitionsResponse(topics=[])
+    for name in names:
+        if limit <= 0:
+            response.next_cursor = DescribeTopicPartitionsResponse.Cursor(
+                topic_name=name, partition_index=first
+            )
+            break
+        topic = ctx.broker.metadata.topics.get(name)
+        if topic is None:
+            response.topics.append(_unknown_topic(name))
+            continue
+        shown = list(enumerate(topic.partitions))[first : first + limit]
+        limit -= len(shown)
+        response.topics.append(_described(topic, shown))
+        if first + len(shown) < len(topic.partitions):
+            response.next_cursor = DescribeTopicPartitionsResponse.Cursor(
+                topic_name=name, partition_index=first + len(shown)
+            )
+            break
+        first = 0
+    return response
+
+
+def _unknown_topic(name: str) -> DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic(
+        error_code=UnknownTopicOrPartition.code,
+        name=name,
+        topic_id=NO_UUID,
+        is_internal=False,
+        partitions=[],
+        topic_authorized_operations=NOT_ASKED_FOR,
+    )
+
+
+def _described(
+    topic: Topic, shown: list[tuple[int, PartitionState]]
+) -> DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic(
+        error_code=0,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=[
+            DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition(
+                error_code=_partition_error(partition),
+                partition_index=index,
+                leader_id=partition.leader,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=partition.replicas,
+                isr_nodes=partition.isr,
+                eligible_leader_replicas=[],  # the Java client takes no null here
+                last_known_elr=[],
+                offline_replicas=[],
+            )
+            for index, partition in shown
+        ],
+        topic_authorized_operations=NOT_ASKED_FOR,
+    )

@@ -1,0 +1,133 @@
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: where a partition begins, ends and was when."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from millstream.broker.router import Context, handles
+from millstream.cluster.partition import Partition
+from millstream.errors import InvalidRequest, KafkaError, OffsetOutOfRange, PolicyViolation
+from millstream.protocol.messages import (
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+
+READ_COMMITTED = 1
+HIGH_WATERMARK = -1
+UNKNOWN = -1
+
+
+@handles(ListOffsetsRequest)
+async def list_offsets(ctx: Context, req: ListOffsetsRequest) -> ListOffsetsResponse:
+    """v2 isolation level; v4 leader epochs (KIP-320); v6 flexible; v7 -3, the greatest timestamp
+    (KIP-734); v8 -4; v9 -5; v10 a time-out (KIP-1075); v11 -6 (KIP-1023).
+
+    Nothing is tiered, so the earliest local offset is the earliest, and there is no tiered one.
+    """
+    response = ListOffsetsResponse(topics=[])
+    for topic in req.topics:
+        answer = ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=[])
+        response.topics.append(answer)
+        for wanted in topic.partitions:
+            result = ListOffsetsResponse.ListOffsetsPartitionResponse(
+                partition_index=wanted.partition_index, error_code=0
+            )
+            answer.partitions.append(result)
+            try:
+                partition = ctx.broker.replicas.leader(
+                    topic.name, wanted.partition_index, wanted.current_leader_epoch
+                )
+                is_committed_only = req.isolation_level == READ_COMMITTED
+                found = await _find(partition, wanted.timestamp, is_committed_only)
+                if found is not None:
+                    result.timestamp, result.offset, result.leader_epoch = found
+            except KafkaError as error:
+                result.error_code = error.code
+    return response
+
+
+async def _find(partition: Partition, timestamp: int, is_committed_only: bool) -> tuple[int, int, int] | None:
+    """The timestamp, offset and leader epoch of what is asked for; None if there is no such record."""
+    log = partition.log
+    limit = partition.last_stable_offset if is_committed_only else partition.high_watermark
+    if timestamp == LATEST:
+        partition.check_available()
+        return UNKNOWN, limit, partition.leader_epoch
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return UNKNOWN, log.start_offset, log.epochs.epoch_at(log.start_offset)
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return None
+    loop = asyncio.get_running_loop()
+    if timestamp == MAX_TIMESTAMP:
+        found = await loop.run_in_executor(None, partial(log.max_timestamp_offset, limit=limit))
+    elif timestamp < 0:
+        raise InvalidRequest(f"{timestamp} is not a timestamp")
+    else:
+        found = await loop.run_in_executor(None, partial(log.offset_for_timestamp, timestamp, limit=limit))
+    if found is None:
+        return None
+    return found.timestamp, found.offset, log.epochs.epoch_at(found.offset)
+
+
+@handles(OffsetForLeaderEpochRequest)
+def offset_for_leader_epoch(ctx: Context, req: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+    """v2 the client's epoch (KIP-320); v3 replica id; v4 flexible."""
+    response = OffsetForLeaderEpochResponse(topics=[])
+    for topic in req.topics:
+        answer = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(topic=topic.topic, partitions=[])
+        response.topics.append(answer)
+        for wanted in topic.partitions:
+            result = OffsetForLeaderEpochResponse.EpochEndOffset(partition=wanted.partition, error_code=0)
+            answer.partitions.append(result)
+            try:
+                partition = ctx.broker.replicas.leader(
+                    topic.topic, wanted.partition, wanted.current_leader_epoch
+                )
+                log = partition.log
+                result.leader_epoch, result.end_offset = log.epochs.end_offset_for(
+                    wanted.leader_epoch, log.end_offset
+                )
+            except KafkaError as error:
+                result.error_code = error.code
+    return response
+
+
+@handles(DeleteRecordsRequest)
+async def delete_records(ctx: Context, req: DeleteRecordsRequest) -> DeleteRecordsResponse:
+    """v2 flexible. Everything below the offset is gone at once; its files go as segments empty."""
+    loop = asyncio.get_running_loop()
+    response = DeleteRecordsResponse(topics=[])
+    for topic in req.topics:
+        answer = DeleteRecordsResponse.DeleteRecordsTopicResult(name=topic.name, partitions=[])
+        response.topics.append(answer)
+        for wanted in topic.partitions:
+            result = DeleteRecordsResponse.DeleteRecordsPartitionResult(
+                partition_index=wanted.partition_index, low_watermark=UNKNOWN, error_code=0
+            )
+            answer.partitions.append(result)
+            try:
+                partition = ctx.broker.replicas.leader(topic.name, wanted.partition_index)
+                if not partition.log.config.deletes_old:
+                    raise PolicyViolation(f"{topic.name!r} is compacted only: its records cannot be deleted")
+                offset = partition.high_watermark if wanted.offset == HIGH_WATERMARK else wanted.offset
+                if offset < 0 or offset > partition.high_watermark:
+                    raise OffsetOutOfRange
+                partition.log.delete_records(offset)
+                result.low_watermark = partition.log.start_offset
+            except KafkaError as error:
+                result.error_code = error.code
+    # An answer means that the records stay deleted, also after a power loss.
+    await loop.run_in_executor(None, ctx.broker.store.checkpoint_start_offsets)
+    return response

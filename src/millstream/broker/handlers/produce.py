@@ -1,0 +1,119 @@
+"""Produce: records into partitions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+from millstream.broker.router import Context, handles
+from millstream.cluster.partition import Partition
+from millstream.errors import (
+    InvalidRecord,
+    InvalidRequiredAcks,
+    KafkaError,
+    RequestTimedOut,
+)
+from millstream.protocol.messages import ProduceRequest, ProduceResponse
+from millstream.storage.log import Appended
+
+PartitionAnswer = ProduceResponse.TopicProduceResponse.PartitionProduceResponse
+
+_Waiting = tuple[PartitionAnswer, Partition, asyncio.Future[Appended] | asyncio.Future[None]]
+
+
+@handles(ProduceRequest, is_alone=False)
+def produce(ctx: Context, req: ProduceRequest) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
+    """v7 zstd (KIP-110); v8 errors by record (KIP-467); v9 flexible; v10 the leader on errors
+    (KIP-951); v13 topics by id (KIP-516).
+
+    Every batch is appended before this returns, unless its check needs a thread.
+    """
+    acks = req.acks
+    topics: list[ProduceResponse.TopicProduceResponse] = []
+    waiting: list[_Waiting] = []
+    has_error = False
+    for topic in req.topic_data:
+        answers: list[PartitionAnswer] = []
+        for data in topic.partition_data:
+            answer = PartitionAnswer(index=data.index, base_offset=-1)
+            answers.append(answer)
+            try:
+                if acks not in (-1, 0, 1):
+                    raise InvalidRequiredAcks
+                if data.records is None:
+                    raise InvalidRecord("the request holds no records for this partition")
+                if ctx.version >= 13:
+                    name = ctx.broker.metadata.topic_by_id(topic.topic_id).name
+                else:
+                    name = topic.name
+                partition = ctx.broker.replicas.leader(name, data.index)
+                appended = partition.append(data.records, acks, ctx.version)
+                if isinstance(appended, Appended):
+                    _fill(answer, partition, appended)
+                    acknowledged = partition.when_acknowledged(acks, appended) if acks else None
+                    if acknowledged is not None:
+                        waiting.append((answer, partition, acknowledged))
+                else:
+                    waiting.append((answer, partition, appended))
+            except KafkaError as error:
+                has_error = True
+                _refuse(ctx, answer, error)
+        topics.append(
+            ProduceResponse.TopicProduceResponse(
+                name=topic.name, topic_id=topic.topic_id, partition_responses=answers
+            )
+        )
+    response = ProduceResponse(responses=topics)
+    if waiting:
+        return _when_acknowledged(ctx, response, waiting, acks, req.timeout_ms)
+    if acks == 0:
+        if has_error:
+            # Nobody reads an answer: a closed connection is how the client learns of it.
+            ctx.connection.close()
+        return None
+    return response
+
+
+async def _when_acknowledged(
+    ctx: Context, response: ProduceResponse, waiting: list[_Waiting], acks: int, timeout_ms: int
+) -> ProduceResponse | None:
+    """Answer when every batch is as safe as was asked for, or the time-out has run out."""
+    has_error = False
+    deadline = asyncio.get_running_loop().time() + max(timeout_ms, 0) / 1000
+    for answer, partition, future in waiting:
+        try:
+            async with asyncio.timeout_at(deadline):
+                appended = await future
+                if appended is not None:
+                    _fill(answer, partition, appended)
+                    acknowledged = partition.when_acknowledged(acks, appended) if acks else None
+                    if acknowledged is not None:
+                        await acknowledged
+        except TimeoutError:
+            has_error = True
+            _refuse(ctx, answer, RequestTimedOut("the records were not acknowledged in time"))
+        except KafkaError as error:
+            has_error = True
+            _refuse(ctx, answer, error)
+    if acks == 0:
+        if has_error:
+            ctx.connection.close()
+        return None
+    return response
+
+
+def _fill(answer: PartitionAnswer, partition: Partition, appended: Appended) -> None:
+    answer.base_offset = appended.base_offset
+    answer.log_append_time_ms = appended.log_append_time_ms
+    answer.log_start_offset = partition.log.start_offset
+
+
+def _refuse(ctx: Context, answer: PartitionAnswer, error: KafkaError) -> None:
+    answer.base_offset = -1
+    answer.error_code = error.code
+    answer.error_message = error.message
+    answer.record_errors = [
+        ProduceResponse.BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
+        for index, message in getattr(error, "record_errors", ())
+    ]
+    ctx.broker.metrics.produce_errors.labels(type(error).__name__).value += 1

@@ -1,0 +1,116 @@
+"""CreateTopics, DeleteTopics and CreatePartitions."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from millstream.broker.router import Context, handles
+from millstream.cluster.metadata import Topic
+from millstream.config.describe import describe_topic
+from millstream.controller.topics import NewTopic
+from millstream.errors import InvalidReplicaAssignment, InvalidRequest, KafkaError
+from millstream.model import NO_UUID
+from millstream.protocol.messages import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+
+
+@handles(CreateTopicsRequest)
+async def create_topics(ctx: Context, req: CreateTopicsRequest) -> CreateTopicsResponse:
+    """v4 default counts (KIP-464); v5 flexible, what was made is described (KIP-525); v7 topic ids."""
+    response = CreateTopicsResponse(topics=[])
+    asked = Counter(topic.name for topic in req.topics)
+    for wanted in req.topics:
+        result = CreateTopicsResponse.CreatableTopicResult(name=wanted.name, error_code=0)
+        response.topics.append(result)
+        try:
+            if asked[wanted.name] > 1:
+                raise InvalidRequest(f"the topic {wanted.name!r} is in the request more than once")
+            topic = await ctx.broker.controller.create_topic(
+                _new_topic(wanted), validate_only=req.validate_only
+            )
+            _describe(ctx, result, topic)
+        except KafkaError as error:
+            result.error_code = error.code
+            result.error_message = error.message
+    return response
+
+
+def _new_topic(wanted: CreateTopicsRequest.CreatableTopic) -> NewTopic:
+    assignment = {each.partition_index: each.broker_ids for each in wanted.assignments}
+    if len(assignment) != len(wanted.assignments):
+        raise InvalidReplicaAssignment("a partition is assigned twice")
+    configs = {}
+    for config in wanted.configs:
+        if config.value is None:
+            raise InvalidRequest(f"the config {config.name} has no value")
+        configs[config.name] = config.value
+    return NewTopic(wanted.name, wanted.num_partitions, wanted.replication_factor, assignment, configs)
+
+
+def _describe(ctx: Context, result: CreateTopicsResponse.CreatableTopicResult, topic: Topic) -> None:
+    result.topic_id = topic.topic_id
+    result.num_partitions = len(topic.partitions)
+    result.replication_factor = topic.replication_factor
+    result.configs = [
+        CreateTopicsResponse.CreatableTopicConfigs(
+            name=config.name,
+            value=config.value,
+            read_only=config.is_read_only,
+            config_source=config.source,
+            is_sensitive=config.is_sensitive,
+        )
+        for config in describe_topic(topic.overrides, ctx.broker.config)
+    ]
+
+
+@handles(DeleteTopicsRequest)
+async def delete_topics(ctx: Context, req: DeleteTopicsRequest) -> DeleteTopicsResponse:
+    """v4 flexible; v5 error messages; v6 by id (KIP-516)."""
+    response = DeleteTopicsResponse(responses=[])
+    if ctx.version >= 6:
+        wanted = [(topic.name, topic.topic_id) for topic in req.topics]
+    else:
+        wanted = [(name, NO_UUID) for name in req.topic_names]
+    for name, topic_id in wanted:
+        result = DeleteTopicsResponse.DeletableTopicResult(name=name, topic_id=topic_id, error_code=0)
+        response.responses.append(result)
+        try:
+            if (name is None) == (topic_id == NO_UUID):
+                raise InvalidRequest("a topic is deleted by name or by id, not both")
+            metadata = ctx.broker.metadata
+            topic = metadata.topic_by_id(topic_id) if name is None else metadata.topic(name)
+            result.name, result.topic_id = topic.name, topic.topic_id
+            await ctx.broker.controller.delete_topic(topic)
+        except KafkaError as error:
+            result.error_code = error.code
+            result.error_message = error.message
+    return response
+
+
+@handles(CreatePartitionsRequest)
+async def create_partitions(ctx: Context, req: CreatePartitionsRequest) -> CreatePartitionsResponse:
+    """v2 flexible; v3 may be throttled (KIP-599)."""
+    response = CreatePartitionsResponse(results=[])
+    asked = Counter(topic.name for topic in req.topics)
+    for wanted in req.topics:
+        result = CreatePartitionsResponse.CreatePartitionsTopicResult(name=wanted.name, error_code=0)
+        response.results.append(result)
+        try:
+            if asked[wanted.name] > 1:
+                raise InvalidRequest(f"the topic {wanted.name!r} is in the request more than once")
+            assignments = (
+                None if wanted.assignments is None else [each.broker_ids for each in wanted.assignments]
+            )
+            await ctx.broker.controller.add_partitions(
+                wanted.name, wanted.count, assignments, validate_only=req.validate_only
+            )
+        except KafkaError as error:
+            result.error_code = error.code
+            result.error_message = error.message
+    return response

@@ -1,0 +1,66 @@
+"""What a broker does by itself, time and again: retention, flushes by age, checkpoints."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from millstream.broker.background import Background
+
+if TYPE_CHECKING:
+    from millstream.broker.server import Broker
+    from millstream.cluster.partition import Partition
+
+FLUSH_CHECK_MS = 1000
+YIELD_SECONDS = 0.005
+
+
+class Housekeeping:
+    """The repeated work of one broker, none of it holding the loop for long."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def begin(self, background: Background) -> None:
+        config = self._broker.config
+        background.every("retention", lambda: config["log.retention.check.interval.ms"], self.retain)
+        background.every("flushing by age", self._flush_interval_ms, self.flush_old)
+        background.every(
+            "checkpointing", lambda: config["log.flush.offset.checkpoint.interval.ms"], self.checkpoint
+        )
+        background.every("removing deleted files", lambda: 1000, self.remove_deleted)
+
+    def _flush_interval_ms(self) -> int:
+        return min(self._broker.config["log.flush.scheduler.interval.ms"], FLUSH_CHECK_MS)
+
+    async def retain(self) -> None:
+        """Delete segments that are too old, or too many."""
+        async for partition in self._healthy():
+            partition.log.apply_retention(self._broker.clock.now_ms(), high_watermark=partition.high_watermark)
+
+    async def flush_old(self) -> None:
+        """Flush the logs whose oldest unflushed record is older than their flush.ms."""
+        now_ms = self._broker.clock.now_ms()
+        async for partition in self._healthy():
+            if partition.log.is_flush_due(now_ms):
+                partition.start_flush()
+
+    async def checkpoint(self) -> None:
+        """Write down how far recovery may trust each log, in threads."""
+        await asyncio.get_running_loop().run_in_executor(None, self._broker.store.checkpoint)
+
+    async def remove_deleted(self) -> None:
+        """Remove what was deleted longer than file.delete.delay.ms ago."""
+        await asyncio.get_running_loop().run_in_executor(None, self._broker.store.remove_deleted)
+
+    async def _healthy(self) -> AsyncIterator[Partition]:
+        """The partitions in service, with pauses for other work between them."""
+        loop = asyncio.get_running_loop()
+        pause_at = loop.time() + YIELD_SECONDS
+        for partition in list(self._broker.replicas):
+            if partition.failure is None:
+                yield partition
+            if loop.time() > pause_at:
+                await asyncio.sleep(0)
+                pause_at = loop.time() + YIELD_SECONDS

@@ -1,0 +1,71 @@
+"""A small HTTP endpoint: /metrics for Prometheus, nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+MAX_REQUEST_BYTES = 8192
+IDLE_SECONDS = 10.0
+
+
+class _Scrape(asyncio.Protocol):
+    """One request, one answer, then the connection ends."""
+
+    def __init__(self, exposition: Callable[[], bytes]) -> None:
+        self._exposition = exposition
+        self._received = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._timer = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        if b"\r\n\r\n" in self._received:
+            self._answer(self._received.partition(b"\r\n")[0])
+        elif len(self._received) > MAX_REQUEST_BYTES:
+            self._send(b"431 Request Header Fields Too Large", b"too much\n")
+
+    def _answer(self, request_line: bytes) -> None:
+        method, _, rest = request_line.partition(b" ")
+        path = rest.partition(b" ")[0].partition(b"?")[0]
+        if method not in (b"GET", b"HEAD"):
+            self._send(b"405 Method Not Allowed", b"only GET is served\n")
+        elif path != b"/metrics":
+            self._send(b"404 Not Found", b"metrics are at /metrics\n")
+        else:
+            self._send(b"200 OK", self._exposition(), is_head=method == b"HEAD")
+
+    def _send(self, status: bytes, body: bytes, *, is_head: bool = False) -> None:
+        self._transport.write(
+            b"HTTP/1.1 %s\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+            b"Content-Length: %d\r\nConnection: close\r\n\r\n" % (status, len(body))
+        )
+        if not is_head:
+            self._transport.write(body)
+        self._transport.close()
+
+
+class MetricsEndpoint:
+    """Serves what `exposition` gives."""
+
+    def __init__(self, exposition: Callable[[], bytes]) -> None:
+        self._exposition = exposition
+        self._server: asyncio.Server | None = None
+        self.port = 0
+
+    async def start(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: _Scrape(self._exposition), host.strip("[]") or None, int(port)
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()

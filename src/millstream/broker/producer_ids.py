@@ -1,0 +1,47 @@
+"""Producer ids, handed out from blocks that the registry gives to one broker only."""
+
+from __future__ import annotations
+
+import msgspec
+
+from millstream.controller import tree
+from millstream.registry.contract import BadVersion, NodeExists, NoNode, Registry
+
+BLOCK_SIZE = 1000
+
+
+class ProducerIds:
+    """Gives ids that no other producer of the cluster ever got. A restart skips what is left of a block."""
+
+    def __init__(self, registry: Registry, broker_id: int) -> None:
+        self._registry = registry
+        self._broker_id = broker_id
+        self._next = 0
+        self._end = 0
+
+    async def next(self) -> int:
+        while self._next >= self._end:
+            await self._take_block()
+        given = self._next
+        self._next += 1
+        return given
+
+    async def _take_block(self) -> None:
+        try:
+            node = await self._registry.get(tree.PRODUCER_IDS)
+            start = int(msgspec.json.decode(node.data, type=tree.ProducerIdBlock).block_end) + 1
+            await self._registry.set(tree.PRODUCER_IDS, self._block(start), node.version)
+        except NoNode:
+            start = 0
+            try:
+                await self._registry.create(tree.PRODUCER_IDS, self._block(start))
+            except NodeExists:
+                return
+        except BadVersion:
+            return
+        if self._next < self._end:
+            return  # another request took a block meanwhile; this one is skipped
+        self._next, self._end = start, start + BLOCK_SIZE
+
+    def _block(self, start: int) -> bytes:
+        return tree.dump(tree.ProducerIdBlock(self._broker_id, str(start), str(start + BLOCK_SIZE - 1)))

@@ -1,0 +1,208 @@
+"""From a frame to its handler and back: one marked function answers one API.
+
+A handler is a plain function that returns its response, or a coroutine (or future) where it has to
+wait. It runs as soon as its request is dispatched: what a plain handler does happens in the order
+of a connection's requests. Errors that concern a whole request are raised; errors of one partition
+or topic are values in the response.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from struct import Struct
+from time import perf_counter
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from millstream.errors import KafkaError, ProtocolError, UnknownServerError
+from millstream.metrics import Counter, Histogram
+from millstream.net.connection import Connection, Place
+from millstream.protocol.frame import frame_response, read_request_header
+from millstream.protocol.schema import Request, Response
+
+if TYPE_CHECKING:
+    from millstream.broker.server import Broker
+
+log = logging.getLogger(__name__)
+
+_key_and_version = Struct(">hh").unpack_from
+
+API_VERSIONS_KEY = 18
+
+HandlerResult = Response | Awaitable[Response | None] | None
+Handler = Callable[["Context", Any], HandlerResult]
+HandlerT = TypeVar("HandlerT", bound=Handler)
+
+
+class Context:
+    """What a handler knows of its request besides the request itself."""
+
+    __slots__ = ("broker", "client_id", "connection", "listener", "version")
+
+    def __init__(
+        self, broker: Broker, connection: Connection, listener: str, version: int, client_id: str | None
+    ) -> None:
+        self.broker = broker
+        self.connection = connection
+        self.listener = listener
+        self.version = version
+        self.client_id = client_id
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What `handles` says of a function."""
+
+    request: type[Request]
+    is_alone: bool
+
+
+def handles(request: type[Request], *, is_alone: bool = True) -> Callable[[HandlerT], HandlerT]:
+    """Mark a function as the handler of an API, at all versions that the request declares.
+
+    While a handler that is alone waits, later requests of its connection do too, as in Kafka.
+    """
+
+    def mark(handler: HandlerT) -> HandlerT:
+        handler.handles = Mark(request, is_alone)  # type: ignore[attr-defined]
+        return handler
+
+    return mark
+
+
+class Route:
+    """One API as served: its handler and what is counted of it."""
+
+    __slots__ = (
+        "errors",
+        "handler",
+        "is_alone",
+        "key",
+        "max_version",
+        "min_version",
+        "name",
+        "request",
+        "seconds",
+    )
+
+    def __init__(self, handler: Handler, mark: Mark, seconds: Histogram, errors: Counter) -> None:
+        self.handler = handler
+        self.request = mark.request
+        self.is_alone = mark.is_alone
+        self.key = mark.request.key
+        self.name = mark.request.__name__.removesuffix("Request")
+        self.min_version, self.max_version = mark.request.versions
+        self.seconds = seconds
+        self.errors = errors
+
+
+class Router:
+    """The table of APIs, and the service behind every client listener."""
+
+    def __init__(self, broker: Broker, modules: Iterable[ModuleType]) -> None:
+        self._broker = broker
+        self.routes: dict[int, Route] = {}
+        for module in modules:
+            for name, handler in vars(module).items():
+                mark = getattr(handler, "handles", None)
+                if isinstance(mark, Mark) and handler.__module__ == module.__name__:
+                    self._add(name, handler, mark)
+
+    def _add(self, name: str, handler: Handler, mark: Mark) -> None:
+        key = mark.request.key
+        if key in self.routes:
+            raise TypeError(f"API {key} is claimed twice: by {name} and {self.routes[key].handler.__name__}")
+        api = mark.request.__name__.removesuffix("Request")
+        metrics = self._broker.metrics
+        self.routes[key] = Route(
+            handler, mark, metrics.request_seconds.labels(api), metrics.request_errors.labels(api)
+        )
+
+    def service(self, listener: str) -> Callable[[Connection, memoryview], None]:
+        """The service for one listener's connections."""
+
+        def dispatch(connection: Connection, frame: memoryview) -> None:
+            self._dispatch(listener, connection, frame)
+
+        return dispatch
+
+    def _dispatch(self, listener: str, connection: Connection, frame: memoryview) -> None:
+        started = perf_counter()
+        key, version = _key_and_version(frame)
+        route = self.routes.get(key)
+        if route is None:
+            raise ProtocolError(f"API {key} is not served here")
+        header, body = read_request_header(frame)
+        if not route.min_version <= version <= route.max_version:
+            if key != API_VERSIONS_KEY:
+                raise ProtocolError(
+                    f"{route.name} version {version} is not served: "
+                    f"{route.min_version} to {route.max_version} are"
+                )
+            # A client newer than us learns what we speak from an answer in version 0.
+            context = Context(self._broker, connection, listener, -1, header.client_id)
+            response = route.handler(context, None)
+            assert isinstance(response, Response)
+            connection.answer(frame_response(header.correlation_id, response, 0))
+            return
+        request = route.request.decode(frame, version, body)
+        context = Context(self._broker, connection, listener, version, header.client_id)
+        try:
+            result = route.handler(context, request)
+        except Exception as error:
+            result = self._error_response(route, error)
+        if isinstance(result, Response):
+            connection.answer(frame_response(header.correlation_id, result, version))
+            route.seconds.observe(perf_counter() - started)
+        elif result is None:
+            route.seconds.observe(perf_counter() - started)
+        else:
+            place = connection.reserve(route.is_alone)
+            future = asyncio.ensure_future(result)
+            place.awaited = future
+            future.add_done_callback(
+                lambda done: self._finish(
+                    connection, route, place, header.correlation_id, version, started, done
+                )
+            )
+
+    def _finish(
+        self,
+        connection: Connection,
+        route: Route,
+        place: Place,
+        correlation_id: int,
+        version: int,
+        started: float,
+        done: asyncio.Future[Response | None],
+    ) -> None:
+        if done.cancelled():
+            return
+        try:
+            error = done.exception()
+            response = done.result() if error is None else self._error_response(route, error)
+            chunks = None if response is None else frame_response(correlation_id, response, version)
+        except Exception:
+            log.exception("closing the connection of %s", connection.peer)
+            connection.transport.abort()
+            return
+        place.fill(chunks)
+        route.seconds.observe(perf_counter() - started)
+
+    def _error_response(self, route: Route, error: BaseException) -> Response:
+        """An answer with the error's code, where the API has a place for one; else raises."""
+        route.errors.value += 1
+        if not isinstance(error, KafkaError):
+            log.error("%s failed", route.name, exc_info=error)
+            error = UnknownServerError()
+        fields: dict[str, object] = {"error_code": error.code}
+        response = route.request.response
+        names = {field.name for field in response.fields}
+        if "error_code" not in names:
+            raise ProtocolError(f"{route.name} failed: {error.message}")
+        if "error_message" in names:
+            fields["error_message"] = error.message
+        return response(**fields)

@@ -1,0 +1,249 @@
+"""One broker, put together: the parts start in the order of `start` and stop in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
+from random import Random, SystemRandom
+from uuid import UUID
+
+import msgspec
+
+from millstream.broker import handlers
+from millstream.broker.background import Background
+from millstream.broker.fetch_session import FetchSessions
+from millstream.broker.housekeeping import Housekeeping
+from millstream.broker.metrics_endpoint import MetricsEndpoint
+from millstream.broker.producer_ids import ProducerIds
+from millstream.broker.router import Router
+from millstream.clock import Clock, SystemClock
+from millstream.cluster.metadata import BrokerNode, Endpoint, Metadata
+from millstream.cluster.replicas import Replicas
+from millstream.config.broker import BrokerConfig
+from millstream.config.listeners import Listener as ListenerConfig
+from millstream.controller import tree
+from millstream.controller.controller import Controller
+from millstream.metrics import Metrics
+from millstream.model import encode_uuid
+from millstream.net.listener import Limits, Listener
+from millstream.protocol.messages import ApiVersionsResponse
+from millstream.registry.contract import NodeExists, NoNode, Registry
+from millstream.storage.disk import Disk
+from millstream.storage.os_disk import OsDisk
+from millstream.storage.store import Store
+
+log = logging.getLogger(__name__)
+
+WORKER_THREADS = 8
+"""Threads for cold reads, checks of large compressed batches, and flushes."""
+
+
+class Broker:
+    """A broker on one event loop. `async with Broker(config)`, or `start` and `stop`."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        registry: Registry | None = None,
+        disk: Disk | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self.config = config
+        self.clock = clock or SystemClock()
+        self.random = random or SystemRandom()
+        self.disk = disk or OsDisk(max_open_files=config["max.open.files"])
+        self.metrics = Metrics()
+        self.registry = registry or _registry(config)
+        self.router = Router(self, handlers.MODULES)
+        self.api_keys = [
+            ApiVersionsResponse.ApiVersion(
+                api_key=key, min_version=route.request.advertised[0], max_version=route.request.advertised[1]
+            )
+            for key, route in sorted(self.router.routes.items())
+        ]
+        self.listeners: dict[str, Listener] = {}
+        self.endpoints: tuple[Endpoint, ...] = ()
+        self.fetch_sessions = FetchSessions(
+            config["max.incremental.fetch.session.cache.slots"],
+            config["min.incremental.fetch.session.eviction.ms"] / 1000,
+            self.clock,
+            self.random,
+        )
+        self.background = Background(self.metrics.background_failures)
+        self.metrics_endpoint = MetricsEndpoint(self._exposition)
+        self.store: Store
+        self.metadata: Metadata
+        self.replicas: Replicas
+        self.controller: Controller
+        self.producer_ids: ProducerIds
+        self._is_started = False
+
+    async def __aenter__(self) -> Broker:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    @property
+    def port(self) -> int:
+        """The port of the first listener."""
+        return next(iter(self.listeners.values())).port
+
+    async def start(self) -> None:
+        """Start every part; if one fails, those before it are stopped and its error is raised."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        config, loop = self.config, asyncio.get_running_loop()
+        self._use_threads(loop)
+        await self.registry.start()
+        await self._prepare_registry()
+        cluster_id = await self._cluster_id()
+        self.metadata = Metadata(cluster_id)
+        self.store = Store(
+            config.log_dirs,
+            self.disk,
+            self.clock,
+            config.log_config,
+            cluster_id=cluster_id,
+            broker_id=config.node_id,
+            random=self.random,
+        )
+        await loop.run_in_executor(None, self.store.open)
+        self._is_started = True
+        self.replicas = Replicas(self.store, config, self.clock)
+        self.store.on_dir_failure = lambda path: loop.call_soon_threadsafe(self.replicas.dir_failed, path)
+        self.producer_ids = ProducerIds(self.registry, config.node_id)
+        self.controller = Controller(
+            self.registry, self.metadata, self.replicas, config, self.clock, self.random
+        )
+        await self._load_broker_configs()
+        await self.controller.start()
+        await self.controller.load()
+        for topic in self.metadata.topics.values():
+            await self.replicas.take(topic)
+        self.store.set_aside_strays(topic.topic_id for topic in self.metadata.topics.values())
+        for listener in config.listeners:
+            await self._listen(listener)
+        await self._register()
+        Housekeeping(self).begin(self.background)
+        if config["metrics.listener"]:
+            await self.metrics_endpoint.start(config["metrics.listener"])
+
+    async def stop(self) -> None:
+        """Answer what is under way, write everything down, and end."""
+        await self.metrics_endpoint.stop()
+        for listener in self.listeners.values():
+            await listener.stop()
+        await self.background.stop()
+        if hasattr(self, "controller"):
+            await self.controller.stop()
+        if self._is_started:
+            self._is_started = False
+            while any(partition.is_flushing for partition in self.replicas):
+                await asyncio.sleep(0.001)
+            await asyncio.get_running_loop().run_in_executor(None, self.store.close)
+        await self.registry.close()
+
+    # Parts of the start
+
+    def _use_threads(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.set_default_executor(ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="millstream"))
+
+    async def _prepare_registry(self) -> None:
+        for root in tree.ROOTS:
+            try:
+                await self.registry.create(root)
+            except NodeExists:
+                pass
+
+    async def _cluster_id(self) -> str:
+        try:
+            node = await self.registry.get(tree.CLUSTER_ID)
+        except NoNode:
+            made = encode_uuid(UUID(int=self.random.getrandbits(128), version=4))
+            data = msgspec.json.encode({"version": "1", "id": made})
+            try:
+                await self.registry.create(tree.CLUSTER_ID, data)
+                return made
+            except NodeExists:
+                node = await self.registry.get(tree.CLUSTER_ID)
+        return str(msgspec.json.decode(node.data)["id"])
+
+    async def _load_broker_configs(self) -> None:
+        layers = []
+        for name in (str(self.config.node_id), tree.DEFAULT_BROKER):
+            try:
+                node = await self.registry.get(f"{tree.BROKER_CONFIGS}/{name}")
+                layers.append(msgspec.json.decode(node.data, type=tree.ConfigNode).config)
+            except NoNode:
+                layers.append({})
+        self.config.set_dynamic(broker=layers[0], default=layers[1])
+
+    async def _listen(self, listener: ListenerConfig) -> None:
+        config = self.config
+        limits = Limits(
+            max_request_bytes=config["socket.request.max.bytes"],
+            max_connections=config["max.connections"],
+            max_connections_per_ip=config["max.connections.per.ip"],
+            max_idle_seconds=config["connections.max.idle.ms"] / 1000,
+            max_buffered_bytes=config["queued.max.request.bytes"],
+            backlog=config["socket.listen.backlog.size"],
+        )
+        made = Listener(self.router.service(listener.name), self.clock, limits)
+        self.listeners[listener.name] = made
+        await made.start(listener.host, listener.port)
+
+    async def _register(self) -> None:
+        """Tell the cluster under which addresses this broker is reached."""
+        config = self.config
+        endpoints = []
+        for advertised in config.advertised_listeners:
+            port = advertised.port or self.listeners[advertised.name].port
+            endpoints.append(Endpoint(advertised.name, advertised.host or "localhost", port))
+        self.endpoints = tuple(endpoints)
+        node = tree.BrokerIdNode(
+            endpoints=[f"{each.listener}://{each.host}:{each.port}" for each in endpoints],
+            host=endpoints[0].host,
+            port=endpoints[0].port,
+            timestamp=str(self.clock.now_ms()),
+            rack=config["broker.rack"],
+        )
+        await self.registry.create(f"{tree.BROKERS}/{config.node_id}", tree.dump(node), ephemeral=True)
+        self.metadata.brokers[config.node_id] = BrokerNode(
+            config.node_id, self.endpoints, config["broker.rack"]
+        )
+
+    # What handlers ask
+
+    def max_fetch_bytes(self) -> int:
+        """How much one fetch may return, given what readers have not taken yet."""
+        unsent = sum(listener.unsent_bytes for listener in self.listeners.values())
+        room = self.config["max.unsent.bytes"] - unsent
+        return max(0, min(self.config["fetch.max.bytes"], room))
+
+    def _exposition(self) -> bytes:
+        return self.metrics.exposition()
+
+
+def _registry(config: BrokerConfig) -> Registry:
+    kind = config["registry"]
+    if kind == "memory":
+        from millstream.registry.memory import MemoryRegistry, MemoryTree
+
+        return MemoryRegistry(MemoryTree())
+    if kind == "sqlite" or kind.startswith("sqlite:"):
+        from millstream.registry.sqlite import SqliteRegistry
+
+        folder = kind.partition(":")[2] or config.log_dirs[0]
+        return SqliteRegistry(os.path.join(folder, "registry.db"))
+    raise NotImplementedError(f"registry={kind}")

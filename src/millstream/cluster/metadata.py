@@ -1,0 +1,101 @@
+"""A broker's picture of the cluster: brokers, topics, who leads what. Filled from the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from millstream.errors import UnknownTopicId, UnknownTopicOrPartition
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+
+NO_LEADER = -1
+
+
+@dataclass(slots=True)
+class PartitionState:
+    """Who holds a partition. `version` is the state node's, for writes that must not be stale."""
+
+    replicas: list[int]
+    isr: list[int]
+    leader: int
+    leader_epoch: int
+    version: int = 0
+
+
+@dataclass(slots=True)
+class Topic:
+    """A topic as the registry describes it."""
+
+    name: str
+    topic_id: UUID
+    partitions: list[PartitionState]
+    overrides: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_internal(self) -> bool:
+        return self.name in INTERNAL_TOPICS
+
+    @property
+    def replication_factor(self) -> int:
+        return len(self.partitions[0].replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One address under which a broker can be reached."""
+
+    listener: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerNode:
+    """A live broker."""
+
+    broker_id: int
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None = None
+
+    def endpoint(self, listener: str) -> Endpoint | None:
+        """Its address on the listener that the client came by."""
+        for endpoint in self.endpoints:
+            if endpoint.listener == listener:
+                return endpoint
+        return None
+
+
+class Metadata:
+    """Topics by name and id, live brokers, the controller. Only the loop changes it."""
+
+    def __init__(self, cluster_id: str) -> None:
+        self.cluster_id = cluster_id
+        self.controller_id = -1
+        self.brokers: dict[int, BrokerNode] = {}
+        self.topics: dict[str, Topic] = {}
+        self._by_id: dict[UUID, Topic] = {}
+
+    def topic(self, name: str) -> Topic:
+        topic = self.topics.get(name)
+        if topic is None:
+            raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+        return topic
+
+    def topic_by_id(self, topic_id: UUID) -> Topic:
+        topic = self._by_id.get(topic_id)
+        if topic is None:
+            raise UnknownTopicId(f"no topic has the id {topic_id}")
+        return topic
+
+    def put(self, topics: Iterable[Topic]) -> None:
+        for topic in topics:
+            self.topics[topic.name] = topic
+            self._by_id[topic.topic_id] = topic
+
+    def remove(self, name: str) -> Topic | None:
+        topic = self.topics.pop(name, None)
+        if topic is not None:
+            self._by_id.pop(topic.topic_id, None)
+        return topic

@@ -1,0 +1,251 @@
+"""A partition as its leader keeps it: the log, the high watermark, and who waits on them.
+
+Invariants: records are appended by the loop alone, in the order in which their requests started;
+`start_offset <= high_watermark <= end_offset`; the high watermark never moves back; where an
+acknowledgement must mean fsynced, it never passes what has been flushed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from uuid import UUID
+
+from millstream.clock import Clock
+from millstream.cluster.metadata import PartitionState
+from millstream.cluster.waiters import ByteWaiter, OffsetWaiters
+from millstream.config.log import LogConfig
+from millstream.errors import KafkaError, KafkaStorageError, NotEnoughReplicas, OffsetNotAvailable
+from millstream.model import TopicPartition
+from millstream.protocol.types import Buffer
+from millstream.protocol.validation import Checked, ProduceRules, check_produced, needs_thread
+from millstream.storage.log import Appended, Log, Slice
+
+log = logging.getLogger(__name__)
+
+ALL = -1
+"""`acks` of a producer that wants every in-sync replica to have its records."""
+
+
+class _QueuedAppend:
+    """A batch that waits for its own check, or for those before it."""
+
+    __slots__ = ("appended", "check", "data", "produce_version")
+
+    def __init__(self, data: memoryview, produce_version: int) -> None:
+        self.data = data
+        self.produce_version = produce_version
+        self.check: asyncio.Future[Checked] | None = None
+        self.appended: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+
+
+class Partition:
+    """The leader's side of one partition."""
+
+    def __init__(
+        self,
+        name: TopicPartition,
+        topic_id: UUID,
+        state: PartitionState,
+        log: Log,
+        clock: Clock,
+        max_decompressed_bytes: int,
+    ) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.log = log
+        self.leader_epoch = state.leader_epoch
+        self.isr_size = len(state.isr)
+        self.replica_count = len(state.replicas)
+        self.high_watermark = log.end_offset
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.records_in = 0
+        self._clock = clock
+        self._max_decompressed_bytes = max_decompressed_bytes
+        self._flushed = log.end_offset
+        self._unseen_bytes = 0
+        self._commit_waiters = OffsetWaiters()
+        self._flush_waiters = OffsetWaiters()
+        self._byte_waiters: dict[ByteWaiter, None] = {}
+        self._queue: deque[_QueuedAppend] = deque()
+        self._flush_task: asyncio.Task[None] | None = None
+        self._failure: KafkaError | None = None
+        log.epochs.assign(state.leader_epoch, log.end_offset)
+        self.configure(log.config)
+
+    def configure(self, config: LogConfig) -> None:
+        """Take a changed topic config; it holds from the next append on."""
+        self.log.config = config
+        self.rules = ProduceRules(
+            max_message_bytes=config.max_message_bytes,
+            is_compacted="compact" in config.cleanup_policy,
+            compression_type=config.compression_type,
+            gzip_level=config.compression_gzip_level,
+            lz4_level=config.compression_lz4_level,
+            zstd_level=config.compression_zstd_level,
+            timestamp_type=config.message_timestamp_type,
+            timestamp_before_max_ms=config.message_timestamp_before_max_ms,
+            timestamp_after_max_ms=config.message_timestamp_after_max_ms,
+            max_decompressed_bytes=self._max_decompressed_bytes,
+        )
+        self._flushes_first = config.flush_before_ack
+        self._flush_messages = config.flush_messages
+
+    # Writing
+
+    def append(
+        self, data: Buffer, acks: int, produce_version: int
+    ) -> Appended | asyncio.Future[Appended]:
+        """Check and append a producer's batch, before returning where that can be done at once.
+
+        A large compressed batch is checked in a thread; it is copied first, and so are those that
+        come behind it meanwhile, because order is kept.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if acks == ALL and self.isr_size < min(self.log.config.min_insync_replicas, self.replica_count):
+            raise NotEnoughReplicas
+        if self._queue or needs_thread(data):
+            return self._enqueue(_QueuedAppend(memoryview(bytearray(data)), produce_version))
+        return self._write(check_produced(data, self.rules, produce_version, self._clock.now_ms()))
+
+    def when_acknowledged(self, acks: int, appended: Appended) -> asyncio.Future[None] | None:
+        """A future that ends when an append may be acknowledged; None if it may be now."""
+        next_offset = appended.last_offset + 1
+        if acks == ALL:
+            if self.high_watermark < next_offset:
+                return self._commit_waiters.wait(next_offset)
+        elif self._flushed < next_offset and self._must_flush():
+            return self._flush_waiters.wait(next_offset)
+        return None
+
+    def _write(self, checked: Checked) -> Appended:
+        appended = self.log.append(checked.data, checked.header, self.leader_epoch)
+        if appended.is_duplicate:
+            return appended
+        nbytes = len(checked.data)
+        self.bytes_in += nbytes
+        self.records_in += checked.header.count
+        self._unseen_bytes += nbytes
+        if self._must_flush():
+            self.start_flush()
+            if self._flushes_first:
+                return appended
+        self._advance(self.log.end_offset)
+        return appended
+
+    def _enqueue(self, entry: _QueuedAppend) -> asyncio.Future[Appended]:
+        self._queue.append(entry)
+        entry.check = asyncio.get_running_loop().run_in_executor(
+            None, check_produced, entry.data, self.rules, entry.produce_version, self._clock.now_ms()
+        )
+        entry.check.add_done_callback(self._drain_queue)
+        return entry.appended
+
+    def _drain_queue(self, _: object) -> None:
+        queue = self._queue
+        while queue and queue[0].check is not None and queue[0].check.done():
+            entry = queue.popleft()
+            assert entry.check is not None
+            try:
+                if self._failure is not None:
+                    raise self._failure
+                appended = self._write(entry.check.result())
+            except Exception as error:
+                if not entry.appended.done():
+                    entry.appended.set_exception(error)
+                continue
+            if not entry.appended.done():
+                entry.appended.set_result(appended)
+
+    def _advance(self, offset: int) -> None:
+        """Move the high watermark and wake whoever waited for it."""
+        if offset <= self.high_watermark:
+            return
+        self.high_watermark = offset
+        self._commit_waiters.passed(offset)
+        nbytes, self._unseen_bytes = self._unseen_bytes, 0
+        if self._byte_waiters:
+            for waiter in tuple(self._byte_waiters):
+                waiter.came(nbytes)
+
+    # Flushing
+
+    def _must_flush(self) -> bool:
+        return self._flushes_first or self.log.end_offset - self._flushed >= self._flush_messages
+
+    def start_flush(self) -> None:
+        """Flush in a thread. Appends that come meanwhile share the next flush: a group commit."""
+        if self._flush_task is None:
+            self._flush_task = asyncio.get_running_loop().create_task(self._flush())
+
+    async def _flush(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._flushed < self.log.end_offset:
+                self._flushed = await loop.run_in_executor(None, self.log.flush)
+                self._flush_waiters.passed(self._flushed)
+                if self._flushes_first:
+                    self._advance(self._flushed)
+                elif self.log.end_offset - self._flushed < self._flush_messages:
+                    break
+        except KafkaError as error:
+            self.fail(error)
+        except OSError as error:
+            log.error("flushing %s failed: %s", self.name, error)
+            self.fail(KafkaStorageError(f"flushing {self.name} failed: {error}"))
+        finally:
+            self._flush_task = None
+
+    @property
+    def is_flushing(self) -> bool:
+        return self._flush_task is not None
+
+    # Reading
+
+    def read(
+        self, offset: int, max_bytes: int, *, is_committed_only: bool, min_one: bool, nowait: bool
+    ) -> Slice:
+        """Batches that a consumer may see. Raises BlockingIOError where `nowait` and the disk is needed.
+
+        Thread-safe without `nowait`.
+        """
+        if self._failure is not None:
+            raise self._failure
+        limit = self.last_stable_offset if is_committed_only else self.high_watermark
+        return self.log.read(offset, max_bytes, limit=limit, min_one=min_one, nowait=nowait)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Up to where no transaction is open: what `read_committed` may see."""
+        return self.log.last_stable_offset(self.high_watermark)
+
+    def check_available(self) -> None:
+        """Raise unless the high watermark covers this leader's epoch (KIP-207)."""
+        start = self.log.epochs.start_of(self.leader_epoch)
+        if start is not None and self.high_watermark < start:
+            raise OffsetNotAvailable
+
+    def watch(self, waiter: ByteWaiter) -> None:
+        self._byte_waiters[waiter] = None
+
+    def unwatch(self, waiter: ByteWaiter) -> None:
+        self._byte_waiters.pop(waiter, None)
+
+    # Ending
+
+    def fail(self, error: KafkaError) -> None:
+        """Serve nothing more: the partition was deleted or moved, or its log dir failed."""
+        if self._failure is not None:
+            return
+        self._failure = error
+        self._commit_waiters.fail(error)
+        self._flush_waiters.fail(error)
+        for waiter in tuple(self._byte_waiters):
+            waiter.wake()
+
+    @property
+    def failure(self) -> KafkaError | None:
+        return self._failure

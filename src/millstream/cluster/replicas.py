@@ -1,0 +1,111 @@
+"""The partitions that this broker holds, found by topic and number."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+
+from millstream.clock import Clock
+from millstream.cluster.metadata import Topic
+from millstream.cluster.partition import Partition
+from millstream.config.broker import BrokerConfig
+from millstream.config.log import log_config
+from millstream.errors import (
+    FencedLeaderEpoch,
+    KafkaStorageError,
+    UnknownLeaderEpoch,
+    UnknownTopicOrPartition,
+)
+from millstream.model import TopicPartition
+from millstream.storage.store import Store
+
+log = logging.getLogger(__name__)
+
+YIELD_SECONDS = 0.01
+"""How long opening or dropping many partitions may hold the loop at a time."""
+
+
+class Replicas:
+    """Every partition of this broker. Only the loop changes it."""
+
+    def __init__(self, store: Store, config: BrokerConfig, clock: Clock) -> None:
+        self._store = store
+        self._config = config
+        self._clock = clock
+        self._topics: dict[str, dict[int, Partition]] = {}
+
+    def __iter__(self) -> Iterator[Partition]:
+        for partitions in self._topics.values():
+            yield from partitions.values()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._topics.values()))
+
+    def topic(self, name: str) -> dict[int, Partition]:
+        """The partitions of a topic that this broker holds, by number."""
+        return self._topics.get(name, {})
+
+    def leader(self, topic: str, index: int, leader_epoch: int = -1) -> Partition:
+        """The partition, if this broker leads it, and in the epoch the client believes in (KIP-320)."""
+        try:
+            partition = self._topics[topic][index]
+        except KeyError:
+            raise UnknownTopicOrPartition(f"there is no partition {index} of {topic!r} here") from None
+        if leader_epoch >= 0 and leader_epoch != partition.leader_epoch:
+            if leader_epoch < partition.leader_epoch:
+                raise FencedLeaderEpoch
+            raise UnknownLeaderEpoch
+        return partition
+
+    async def take(self, topic: Topic) -> None:
+        """Hold the partitions of a new or changed topic that are this broker's."""
+        loop = asyncio.get_running_loop()
+        config = log_config(topic.overrides, self._config)
+        held = self._topics.setdefault(topic.name, {})
+        pause_at = loop.time() + YIELD_SECONDS
+        for index, state in enumerate(topic.partitions):
+            if self._config.node_id not in state.replicas or index in held:
+                continue
+            name = TopicPartition(topic.name, index)
+            opened = self._store.get(name)
+            if opened is None:
+                opened = self._store.create(name, topic.topic_id, config)
+            else:
+                opened.config = config
+            partition = Partition(
+                name, topic.topic_id, state, opened, self._clock, self._config["max.decompressed.bytes"]
+            )
+            if partition.log.failure is not None:
+                partition.fail(KafkaStorageError(f"the log dir of {name} has failed"))
+            held[index] = partition
+            if loop.time() > pause_at:
+                await asyncio.sleep(0)
+                pause_at = loop.time() + YIELD_SECONDS
+
+    async def drop(self, topic: Topic) -> None:
+        """Hold a deleted topic's partitions no more; their folders are renamed now and removed later."""
+        loop = asyncio.get_running_loop()
+        held = self._topics.pop(topic.name, {})
+        pause_at = loop.time() + YIELD_SECONDS
+        gone = UnknownTopicOrPartition(f"the topic {topic.name!r} was deleted")
+        for index in range(len(topic.partitions)):
+            partition = held.get(index)
+            if partition is not None:
+                partition.fail(gone)
+            self._store.delete(TopicPartition(topic.name, index))
+            if loop.time() > pause_at:
+                await asyncio.sleep(0)
+                pause_at = loop.time() + YIELD_SECONDS
+
+    def configure(self, topic: Topic) -> None:
+        """Take over a topic's changed configuration."""
+        config = log_config(topic.overrides, self._config)
+        for partition in self._topics.get(topic.name, {}).values():
+            partition.configure(config)
+
+    def dir_failed(self, path: str) -> None:
+        """A log dir failed: its partitions go offline, the others go on."""
+        for partition in self:
+            if partition.log.dir_path == path:
+                partition.fail(KafkaStorageError(f"the log dir {path} has failed"))

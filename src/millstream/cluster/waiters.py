@@ -1,0 +1,66 @@
+"""What waits on a partition: producers for an offset to be safe, fetches for bytes to come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+
+class OffsetWaiters:
+    """Futures that end when an offset is passed. Offsets are asked for in growing order mostly."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    def wait(self, offset: int) -> asyncio.Future[None]:
+        """A future that ends when `passed` is called with at least `offset`."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = self._waiting
+        if waiting and waiting[-1][0] > offset:
+            position = next(i for i, (other, _) in enumerate(waiting) if other > offset)
+            waiting.insert(position, (offset, future))
+        else:
+            waiting.append((offset, future))
+        return future
+
+    def passed(self, offset: int) -> None:
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= offset:
+            future = waiting.popleft()[1]
+            if not future.done():
+                future.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        """End every wait with an error: the partition moved, or its disk failed."""
+        waiting, self._waiting = self._waiting, deque()
+        for _, future in waiting:
+            if not future.done():
+                future.set_exception(error)
+
+
+class ByteWaiter:
+    """A fetch that waits until enough bytes became readable in any of its partitions.
+
+    It is called once, from the loop and not from within the append that brought the bytes, so that
+    the producer's answer leaves first.
+    """
+
+    __slots__ = ("_is_woken", "_on_ready", "needed_bytes")
+
+    def __init__(self, needed_bytes: int, on_ready: Callable[[], None]) -> None:
+        self.needed_bytes = needed_bytes
+        self._on_ready = on_ready
+        self._is_woken = False
+
+    def came(self, nbytes: int) -> None:
+        self.needed_bytes -= nbytes
+        if self.needed_bytes <= 0:
+            self.wake()
+
+    def wake(self) -> None:
+        if not self._is_woken:
+            self._is_woken = True
+            asyncio.get_running_loop().call_soon(self._on_ready)

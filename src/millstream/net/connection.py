@@ -1,0 +1,343 @@
+"""One client's connection as the broker sees it: frames in, answers out, in order.
+
+Bytes arrive in one buffer that is used again for every frame. A frame is handed to the service as a
+view of that buffer, valid only until the service returns: what must live longer is copied. Requests
+start in the order they came. A request that cannot answer at once reserves its place; answers leave
+in the order of their requests whatever finishes first. Two things hold back the next request: one
+that asked to run alone (everything but Produce, as in Kafka), and answers that the client does not
+read. So what a connection holds is bounded: its buffer, its reserved places, and one large answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from struct import Struct
+from typing import TYPE_CHECKING, Any, cast
+
+from millstream.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from millstream.net.listener import Listener
+
+Buffer = bytes | bytearray | memoryview
+
+IDLE_BUFFER_BYTES = 16 * 1024
+SMALL_WRITE_BYTES = 64 * 1024
+HIGH_WATER_BYTES = 256 * 1024
+MAX_RESERVED = 1000
+
+_size_of = Struct(">i").unpack_from
+
+log = logging.getLogger(__name__)
+
+
+class Place:
+    """The place of one request's answer among those of its connection."""
+
+    __slots__ = ("_connection", "awaited", "chunks", "is_alone", "is_filled")
+
+    def __init__(self, connection: Connection, is_alone: bool) -> None:
+        self._connection = connection
+        self.is_alone = is_alone
+        self.is_filled = False
+        self.chunks: list[Buffer] | None = None
+        self.awaited: asyncio.Future[Any] | None = None
+
+    def fill(self, chunks: list[Buffer] | None) -> None:
+        """Give the answer, None where the request wants none. The rest happens by itself."""
+        self.is_filled = True
+        self.chunks = chunks
+        self.awaited = None
+        self._connection._place_filled(self)
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The server's end of a connection. Made by a Listener."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._service = listener.service
+        self._max_frame_bytes = listener.max_request_bytes
+        self._buffer = bytearray(IDLE_BUFFER_BYTES)
+        self._view = memoryview(self._buffer)
+        self._start = 0
+        self._end = 0
+        self._read_to = IDLE_BUFFER_BYTES
+        self._places: deque[Place] = deque()
+        self._placed_bytes = 0
+        self._outgoing: list[Buffer] = []
+        self._outgoing_bytes = 0
+        self._is_dispatching = False
+        self._is_alone = False
+        self._is_write_paused = False
+        self._is_read_paused = False
+        self._lacks_room = False
+        self._may_exceed = False
+        self._is_closing = False
+        self._unsent_bytes = 0
+        self.transport: asyncio.Transport
+        self.peer = ""
+        self._is_active = True
+        self._unsent_seen = 0
+
+    # The transport's calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self.transport.set_write_buffer_limits(high=HIGH_WATER_BYTES, low=0)
+        peer = transport.get_extra_info("peername")
+        self.peer = str(peer[0]) if peer else ""
+        if not self._listener.admit(self):
+            self._is_closing = True
+            self.transport.abort()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._view[self._end : self._read_to]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._end += nbytes
+        self._is_active = True
+        if self._is_held():
+            self._pause_reading()
+            return
+        self._dispatch()
+
+    def eof_received(self) -> bool:
+        """A client that shuts its sending half still gets the answers it is owed."""
+        if self._places:
+            self._is_closing = True
+            return True
+        return False
+
+    def pause_writing(self) -> None:
+        self._is_write_paused = True
+        self._unsent_bytes = self.transport.get_write_buffer_size()
+        self._listener.unsent_bytes += self._unsent_bytes
+
+    def resume_writing(self) -> None:
+        self._is_write_paused = False
+        self._listener.unsent_bytes -= self._unsent_bytes
+        self._unsent_bytes = 0
+        self._proceed()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_closing = True
+        self._listener.unsent_bytes -= self._unsent_bytes
+        self._unsent_bytes = 0
+        self._listener.forget(self)
+        for place in self._places:
+            if place.awaited is not None:
+                place.awaited.cancel()
+        self._places.clear()
+        self._outgoing.clear()
+        self._listener.buffered_bytes -= len(self._buffer) - IDLE_BUFFER_BYTES
+        self._view = memoryview(b"")
+        self._buffer = bytearray()
+
+    # The service's calls
+
+    def answer(self, chunks: list[Buffer]) -> None:
+        """Answer the request being dispatched, at once."""
+        if self._places:
+            place = Place(self, is_alone=False)
+            place.is_filled = True
+            place.chunks = chunks
+            self._placed_bytes += sum(map(len, chunks))
+            self._places.append(place)
+            return
+        self._outgoing += chunks
+        self._outgoing_bytes += sum(map(len, chunks))
+        if self._outgoing_bytes > SMALL_WRITE_BYTES:
+            self._flush()
+
+    def reserve(self, is_alone: bool) -> Place:
+        """Keep the place of the request being dispatched, to be filled later."""
+        place = Place(self, is_alone)
+        self._places.append(place)
+        if is_alone:
+            self._is_alone = True
+        return place
+
+    def close(self) -> None:
+        """Close once what was answered has left."""
+        self._is_closing = True
+        if self.transport is not None and not self.transport.is_closing():
+            self._flush()
+            self.transport.close()
+
+    @property
+    def is_quiet(self) -> bool:
+        """No request is under way and no answer waits to be read."""
+        return not self._places and not self._is_write_paused and self._start == self._end
+
+    def has_moved(self) -> bool:
+        """Whether, since the last call, bytes came, bytes left, or a request was under way.
+
+        Half a frame, or an answer that nobody reads, is not movement.
+        """
+        unsent = self.transport.get_write_buffer_size()
+        waits = any(not place.is_filled for place in self._places)
+        moved = self._is_active or waits or unsent != self._unsent_seen
+        self._unsent_seen = unsent
+        self._is_active = False
+        return moved
+
+    def shrink(self) -> None:
+        """Give a large buffer back, if nothing is in it."""
+        if self._start == self._end and len(self._buffer) > IDLE_BUFFER_BYTES:
+            self._replace_buffer(IDLE_BUFFER_BYTES)
+
+    def buffer_room_came(self) -> None:
+        """Read on after waiting for other connections to give their buffers back.
+
+        The connection may finish its frame whatever it takes, or else those that wait with half a
+        frame each would wait for one another.
+        """
+        if self._is_closing:
+            return
+        self._lacks_room = False
+        self._may_exceed = True
+        self._make_room()
+        self._proceed()
+
+    # Inside
+
+    def _is_held(self) -> bool:
+        return (
+            self._is_alone
+            or self._is_write_paused
+            or len(self._places) >= MAX_RESERVED
+            or self._placed_bytes > HIGH_WATER_BYTES
+        )
+
+    def _dispatch(self) -> None:
+        """Hand on every whole frame that is here, then send what has been answered meanwhile."""
+        self._is_dispatching = True
+        try:
+            while not self._is_held() and not self._is_closing:
+                start = self._start
+                available = self._end - start
+                if available < 4:
+                    break
+                size = _size_of(self._buffer, start)[0]
+                if size < 8 or size > self._max_frame_bytes:
+                    raise ProtocolError(f"a request of {size} bytes (limit {self._max_frame_bytes})")
+                if available < size + 4:
+                    break
+                self._start = start + size + 4
+                self._service(self, self._view[start + 4 : start + 4 + size])
+        except ProtocolError as error:
+            log.warning("closing the connection of %s: %s", self.peer, error)
+            self._listener.protocol_errors.value += 1
+            self._is_closing = True
+            self._flush()
+            self.transport.close()
+            return
+        except Exception:
+            log.exception("closing the connection of %s", self.peer)
+            self._is_closing = True
+            self.transport.abort()
+            return
+        finally:
+            self._is_dispatching = False
+        if self._outgoing:
+            self._flush()
+        self._make_room()
+
+    def _place_filled(self, place: Place) -> None:
+        if self._is_closing and self.transport.is_closing():
+            return
+        if place.chunks is not None:
+            self._placed_bytes += sum(map(len, place.chunks))
+        places = self._places
+        while places and places[0].is_filled:
+            chunks = places.popleft().chunks
+            if chunks is not None:
+                size = sum(map(len, chunks))
+                self._placed_bytes -= size
+                self._outgoing_bytes += size
+                self._outgoing += chunks
+        if place.is_alone:
+            self._is_alone = False
+        if not self._is_dispatching:
+            self._flush()
+            self._proceed()
+
+    def _proceed(self) -> None:
+        """Go on with the frames that were held back, if nothing holds them any more."""
+        if self._is_closing:
+            if not self._places and not self.transport.is_closing():
+                self.transport.close()
+            return
+        if self._is_dispatching or self._is_held():
+            return
+        if self._start != self._end:
+            self._dispatch()
+        if self._is_read_paused and not self._lacks_room and not self._is_held():
+            self._is_read_paused = False
+            self.transport.resume_reading()
+
+    def _pause_reading(self) -> None:
+        if not self._is_read_paused:
+            self._is_read_paused = True
+            self.transport.pause_reading()
+
+    def _flush(self) -> None:
+        outgoing = self._outgoing
+        if not outgoing:
+            return
+        size = self._outgoing_bytes
+        self._outgoing = []
+        self._outgoing_bytes = 0
+        if len(outgoing) == 1:
+            self.transport.write(outgoing[0])
+        elif size <= SMALL_WRITE_BYTES:
+            self.transport.write(b"".join(outgoing))
+        else:
+            self.transport.writelines(outgoing)
+
+    def _make_room(self) -> None:
+        """Leave room to read on: what is left moves to the front, the buffer grows with its frame."""
+        start, end = self._start, self._end
+        if start == end:
+            self._may_exceed = False
+            self._start = self._end = 0
+            self._read_to = len(self._buffer)
+            return
+        left = end - start
+        if self._is_held():
+            self._read_to = len(self._buffer)
+            if end == self._read_to:
+                self._pause_reading()
+            return
+        needed = 4 + cast("int", _size_of(self._buffer, start)[0]) if left >= 4 else 4
+        if start + needed > len(self._buffer):
+            if needed > len(self._buffer):
+                # Grow with what has really arrived, so that a lie about the size costs little.
+                size = min(needed, max(2 * len(self._buffer), 4 * left))
+                if left * 2 >= len(self._buffer) or start:
+                    if not (self._may_exceed or self._listener.has_buffer_room()):
+                        self._pause_reading()
+                        self._lacks_room = True
+                        self._listener.wait_for_buffer_room(self)
+                        return
+                    self._replace_buffer(size)
+            else:
+                self._view[:left] = self._buffer[start:end]
+                self._start, self._end = 0, left
+        # A frame larger than the small buffer is read to its end and not beyond, so that the next
+        # one starts at the front and nothing has to be moved.
+        in_buffer = min(len(self._buffer), self._start + needed)
+        self._read_to = in_buffer if needed > IDLE_BUFFER_BYTES else len(self._buffer)
+
+    def _replace_buffer(self, size: int) -> None:
+        left = self._end - self._start
+        buffer = bytearray(size)
+        buffer[:left] = self._view[self._start : self._end]
+        self._listener.buffered_bytes += size - len(self._buffer)
+        self._buffer = buffer
+        self._view = memoryview(buffer)
+        self._start, self._end = 0, left
+        self._read_to = size

@@ -1,0 +1,146 @@
+"""A listening address: admits connections within limits, watches over them, stops gracefully."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from millstream.clock import Clock
+from millstream.metrics import Counter as CounterMetric
+from millstream.net.connection import Connection
+
+log = logging.getLogger(__name__)
+
+Service = Callable[[Connection, memoryview], None]
+"""Takes a request's frame (without its size) and answers or reserves a place on the connection."""
+
+SWEEP_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the connections of one listener may take."""
+
+    max_request_bytes: int = 104_857_600
+    max_connections: int = 2_147_483_647
+    max_connections_per_ip: int = 2_147_483_647
+    max_idle_seconds: float = 600.0
+    max_buffered_bytes: int = 1 << 30
+    backlog: int = 511
+
+
+class Listener:
+    """Accepts connections on one address and hands their frames to a service."""
+
+    def __init__(self, service: Service, clock: Clock, limits: Limits) -> None:
+        self.service = service
+        self.limits = limits
+        self.max_request_bytes = limits.max_request_bytes
+        self.connections: set[Connection] = set()
+        self.buffered_bytes = 0
+        self.unsent_bytes = 0
+        self.protocol_errors = CounterMetric()
+        self.refused = CounterMetric()
+        self._clock = clock
+        self._per_ip: Counter[str] = Counter()
+        self._idle_since: dict[Connection, float] = {}
+        self._waiting: list[Connection] = []
+        self._servers: list[asyncio.Server] = []
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._is_stopping = False
+        self.port = 0
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen on every address of `host`; port 0 takes a free one, the same on all of them."""
+        loop = asyncio.get_running_loop()
+        # Clients resolve localhost to either family: be there on both, where the machine has both.
+        hosts: list[str | None] = ["127.0.0.1", "::1"] if host == "localhost" else [host or None]
+        self.port = port
+        for index, address in enumerate(hosts):
+            try:
+                server = await loop.create_server(
+                    lambda: Connection(self), address, self.port, backlog=self.limits.backlog
+                )
+            except OSError:
+                if index == 0:
+                    raise
+                continue
+            self._servers.append(server)
+            self.port = server.sockets[0].getsockname()[1]
+        self._sweep_timer = loop.call_later(SWEEP_SECONDS, self._sweep)
+
+    async def stop(self, grace_seconds: float = 5.0) -> None:
+        """Take no more connections, let requests under way be answered, then close."""
+        self._is_stopping = True
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        for server in self._servers:
+            server.close()
+        deadline = self._clock.monotonic() + grace_seconds
+        while self._clock.monotonic() < deadline:
+            for connection in [each for each in self.connections if each.is_quiet]:
+                connection.close()
+            if not self.connections:
+                return
+            await asyncio.sleep(0.01)
+        for connection in list(self.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)
+
+    # The connections' calls
+
+    def admit(self, connection: Connection) -> bool:
+        """Whether a new connection is within the limits; it is counted from now on if so."""
+        limits = self.limits
+        if (
+            self._is_stopping
+            or len(self.connections) >= limits.max_connections
+            or self._per_ip[connection.peer] >= limits.max_connections_per_ip
+        ):
+            self.refused.value += 1
+            return False
+        self.connections.add(connection)
+        self._per_ip[connection.peer] += 1
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        """The connection is gone."""
+        if connection not in self.connections:
+            return
+        self.connections.remove(connection)
+        self._idle_since.pop(connection, None)
+        self._per_ip[connection.peer] -= 1
+        if not self._per_ip[connection.peer]:
+            del self._per_ip[connection.peer]
+
+    def has_buffer_room(self) -> bool:
+        """Whether connections may still grow their buffers."""
+        return self.buffered_bytes < self.limits.max_buffered_bytes
+
+    def wait_for_buffer_room(self, connection: Connection) -> None:
+        """Tell the connection when there is room; looked at once a second."""
+        if connection not in self._waiting:
+            self._waiting.append(connection)
+
+    # Inside
+
+    def _sweep(self) -> None:
+        """Close what has been idle for too long, and take large buffers back from what is idle now."""
+        now = self._clock.monotonic()
+        idle_since = self._idle_since
+        for connection in list(self.connections):
+            if connection.has_moved():
+                idle_since[connection] = now
+                continue
+            connection.shrink()
+            if now - idle_since.setdefault(connection, now) >= self.limits.max_idle_seconds:
+                connection.transport.abort()
+        if self._waiting:
+            count = len(self._waiting) if self.has_buffer_room() else 1
+            turn, self._waiting = self._waiting[:count], self._waiting[count:]
+            for connection in turn:
+                connection.buffer_room_came()
+        self._sweep_timer = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
