@@ -20,10 +20,10 @@ class LazyGroup(click.Group):
         super().__init__(*args, **kwargs)
         self.commands_by_name = commands_by_name
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+    def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands_by_name)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.commands_by_name:
             return None
         module, _, attribute = self.commands_by_name[cmd_name][0].partition(":")
@@ -39,7 +39,7 @@ class LazyGroup(click.Group):
         except click.UsageError as error:
             raise _with_proposal(error, args[0] if args else "", list(self.commands_by_name)) from None
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in self.commands_by_name.items()])
 

@@ -28,22 +28,20 @@ from typing import Any, TypeAlias
 import msgspec
 
 from millstream.cli.escapes import unescape
-from millstream.client.record import ConsumedRecord
+from millstream.client.record import ReadBatch
+from millstream.protocol.batch import Codec
+from millstream.protocol.record import Record
 
-Format: TypeAlias = Callable[[ConsumedRecord, int], bytes]
-"""A record and its number (from 1) as bytes, with the line's end."""
+Format: TypeAlias = Callable[[ReadBatch, Record, int], bytes]
+"""A record, the batch it came in and its number (from 1) as bytes, with the line's end."""
 
 _NUMBER_WIDTHS = {"8": "B", "16": "H", "32": "I", "64": "Q"}
 
 
 def format_named(text: str) -> Format:
     """The format called `text` (json, value, text), or the one that `text` spells in percent signs."""
-    if text == "json":
-        return format_json
-    if text == "value":
-        return lambda record, _: (record.value or b"") + b"\n"
-    if text == "text":
-        return format_text
+    if text in _NAMED:
+        return _NAMED[text]
     if "%" not in text:
         raise ValueError(
             f"{text!r} is no format: write json, value, text, or percent signs such as '%o %k %v\\n'"
@@ -51,31 +49,32 @@ def format_named(text: str) -> Format:
     return compile_format(text)
 
 
-def record_fields(record: ConsumedRecord) -> dict[str, Any]:
+def record_fields(batch: ReadBatch, record: Record) -> dict[str, Any]:
     """A record as JSON has it.
 
     Keys, values and headers that are UTF-8 stand as strings; others stand in base64 under the name
     with `_base64` at its end instead, so that nothing is lost.
     """
     fields: dict[str, Any] = {
-        "topic": record.topic,
-        "partition": record.partition,
+        "topic": batch.partition.topic,
+        "partition": batch.partition.partition,
         "offset": record.offset,
-        "timestamp": record.timestamp_ms,
+        "timestamp": record.timestamp,
     }
-    _put(fields, "key", record.key)
-    _put(fields, "value", record.value)
+    put_bytes(fields, "key", record.key)
+    put_bytes(fields, "value", record.value)
     if record.headers:
         headers = []
         for name, value in record.headers:
             header: dict[str, Any] = {"key": name}
-            _put(header, "value", value)
+            put_bytes(header, "value", value)
             headers.append(header)
         fields["headers"] = headers
     return fields
 
 
-def _put(fields: dict[str, Any], name: str, data: bytes | None) -> None:
+def put_bytes(fields: dict[str, Any], name: str, data: bytes | None) -> None:
+    """Put bytes into JSON: as text where they are UTF-8, else in base64 under another name."""
     if data is None:
         fields[name] = None
         return
@@ -85,47 +84,59 @@ def _put(fields: dict[str, Any], name: str, data: bytes | None) -> None:
         fields[f"{name}_base64"] = base64.b64encode(data).decode()
 
 
-def format_json(record: ConsumedRecord, _: int) -> bytes:
-    return msgspec.json.encode(record_fields(record)) + b"\n"
+def format_json(batch: ReadBatch, record: Record, _: int) -> bytes:
+    return msgspec.json.encode(record_fields(batch, record)) + b"\n"
 
 
-def format_text(record: ConsumedRecord, _: int) -> bytes:
+def format_value(_: ReadBatch, record: Record, __: int) -> bytes:
+    return (record.value or b"") + b"\n"
+
+
+def format_text(batch: ReadBatch, record: Record, _: int) -> bytes:
     """One line for a person's eyes: partition and offset, time, key, value, headers."""
-    when = datetime.fromtimestamp(record.timestamp_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3]
-    key = "" if record.key is None else f" {_readable(record.key)} ="
-    value = "(null)" if record.value is None else _readable(record.value)
-    headers = "".join(f" {name}={_readable(data or b'')}" for name, data in record.headers)
-    shown = f"  [{headers[1:]}]" if headers else ""
-    return f"{record.partition}:{record.offset} {when}Z{key} {value}{shown}\n".encode()
+    place = f"{batch.partition.partition}:{record.offset} {_iso_time(record.timestamp)}"
+    key = "" if record.key is None else f" {readable(record.key)} ="
+    value = "(null)" if record.value is None else readable(record.value)
+    headers = " ".join(f"{name}={readable(data or b'')}" for name, data in record.headers)
+    return f"{place}{key} {value}{f'  [{headers}]' if headers else ''}\n".encode()
 
 
-def _readable(data: bytes) -> str:
+_NAMED: dict[str, Format] = {"json": format_json, "value": format_value, "text": format_text}
+
+
+def _iso_time(timestamp_ms: int) -> str:
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)
+    return f"{moment.strftime('%Y-%m-%dT%H:%M:%S.%f')[:-3]}Z"
+
+
+def readable(data: bytes) -> str:
     """Text as it is, without control characters that would move a terminal's cursor."""
     text = data.decode(errors="backslashreplace")
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 # -------------------------------------------------------------------- the language of percent signs
 
-Part: TypeAlias = Callable[[ConsumedRecord, int], bytes]
-
-_NUMBERS: dict[str, Callable[[ConsumedRecord, int], int]] = {
-    "K": lambda record, _: len(record.key or b""),
-    "V": lambda record, _: len(record.value or b""),
-    "T": lambda record, _: len(record.topic.encode()),
-    "H": lambda record, _: len(record.headers),
-    "p": lambda record, _: record.partition,
-    "o": lambda record, _: record.offset,
-    "e": lambda record, _: record.batch.leader_epoch,
-    "i": lambda _, number: number,
-    "x": lambda record, _: record.batch.producer_id,
-    "y": lambda record, _: record.batch.producer_epoch,
+_NUMBERS: dict[str, Callable[[ReadBatch, Record, int], int]] = {
+    "K": lambda _, record, __: len(record.key or b""),
+    "V": lambda _, record, __: len(record.value or b""),
+    "T": lambda batch, _, __: len(batch.partition.topic),
+    "H": lambda _, record, __: len(record.headers),
+    "p": lambda batch, _, __: batch.partition.partition,
+    "o": lambda _, record, __: record.offset,
+    "e": lambda batch, _, __: batch.header.leader_epoch,
+    "i": lambda _, __, number: number,
+    "x": lambda batch, _, __: batch.header.producer_id,
+    "y": lambda batch, _, __: batch.header.producer_epoch,
 }
-_TEXTS: dict[str, Callable[[ConsumedRecord, int], bytes]] = {
-    "k": lambda record, _: record.key or b"",
-    "v": lambda record, _: record.value or b"",
-    "t": lambda record, _: record.topic.encode(),
-    "a": lambda record, _: record.batch.codec.encode(),
+_TEXTS: dict[str, Callable[[ReadBatch, Record], bytes]] = {
+    "k": lambda _, record: record.key or b"",
+    "v": lambda _, record: record.value or b"",
+    "t": lambda batch, _: batch.partition.topic.encode(),
+    "a": lambda batch, _: Codec(batch.header.codec).name.lower().encode(),
 }
 
 
@@ -134,7 +145,7 @@ def compile_format(text: str) -> Format:
     parts = [
         _literal(piece) if sign is None else _part(sign, modifier) for piece, sign, modifier in _split(text)
     ]
-    return lambda record, number: b"".join([part(record, number) for part in parts])
+    return lambda batch, record, number: b"".join([part(batch, record, number) for part in parts])
 
 
 def _split(text: str) -> list[tuple[str, str | None, str | None]]:
@@ -168,45 +179,48 @@ def _closing_brace(text: str, opening: int) -> int:
     raise ValueError(f"{text!r} has a {{ that is not closed")
 
 
-def _literal(text: str) -> Part:
+def _literal(text: str) -> Format:
     data = unescape(text)
-    return lambda _, __: data
+    return lambda _, __, ___: data
 
 
-def _part(sign: str, modifier: str | None) -> Part:
+def _part(sign: str, modifier: str | None) -> Format:
     if sign == "%":
-        return lambda _, __: b"%"
+        return lambda _, __, ___: b"%"
     if sign == "h":
-        return _headers(modifier or "%k=%v ")
+        return _headers("%k=%v " if modifier is None else modifier)
     if sign == "d":
         return _timestamp(modifier)
     if sign in _NUMBERS:
-        number, write = _NUMBERS[sign], _number_writer(modifier)
-        return lambda record, count: write(number(record, count))
+        number_of, write_number = _NUMBERS[sign], _number_writer(modifier)
+        return lambda batch, record, number: write_number(number_of(batch, record, number))
     if sign in _TEXTS:
-        data, encode = _TEXTS[sign], _text_writer(modifier)
-        return lambda record, count: encode(data(record, count))
+        text_of, write_text = _TEXTS[sign], _text_writer(modifier)
+        return lambda batch, record, _: write_text(text_of(batch, record))
     raise ValueError(f"%{sign} is not known: see `millstream consume --help` for those that are")
 
 
-def _headers(text: str) -> Part:
+def _headers(text: str) -> Format:
     inner = compile_format(text)
 
-    def write(record: ConsumedRecord, count: int) -> bytes:
+    def write(batch: ReadBatch, record: Record, number: int) -> bytes:
         return b"".join(
-            inner(record._replace(key=name.encode(), value=value), count) for name, value in record.headers
+            inner(batch, Record(key=name.encode(), value=value, offset=record.offset), number)
+            for name, value in record.headers
         )
 
     return write
 
 
-def _timestamp(modifier: str | None) -> Part:
+def _timestamp(modifier: str | None) -> Format:
     if modifier is None or re.fullmatch(r"(big|little)\d+|hex|ascii", modifier):
-        write = _number_writer(modifier)
-        return lambda record, _: write(record.timestamp_ms)
-    return lambda record, _: (
-        datetime.fromtimestamp(record.timestamp_ms / 1000, UTC).strftime(modifier).encode()
-    )
+        write_number = _number_writer(modifier)
+        return lambda _, record, __: write_number(record.timestamp)
+
+    def write(_: ReadBatch, record: Record, __: int) -> bytes:
+        return datetime.fromtimestamp(record.timestamp / 1000, UTC).strftime(modifier).encode()
+
+    return write
 
 
 def _number_writer(modifier: str | None) -> Callable[[int], bytes]:

@@ -4,36 +4,21 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import msgspec
 
 from millstream.client.record import Headers
 from millstream.errors import MillstreamError
+from millstream.protocol.record import Record
 
-Parse: TypeAlias = Callable[[bytes], "InputRecord"]
+Parse: TypeAlias = Callable[[bytes, int], tuple[Record, int | None]]
+"""A line and the present time in ms to a record and the partition it asks for, if it does."""
 
-
-@dataclass(slots=True)
-class InputRecord:
-    """A record to be sent. Without a partition its key decides; without a time it is now."""
-
-    key: bytes | None = None
-    value: bytes | None = None
-    headers: Headers = ()
-    partition: int | None = None
-    timestamp_ms: int | None = None
-
-    @property
-    def size(self) -> int:
-        """About how many bytes it takes in a batch."""
-        return (
-            len(self.key or b"")
-            + len(self.value or b"")
-            + sum(len(n) + len(v or b"") for n, v in self.headers)
-            + 24
-        )
+JSON_FIELDS = frozenset(
+    {"topic", "partition", "offset", "timestamp", "key", "key_base64", "value", "value_base64", "headers"}
+)
 
 
 class BadInput(MillstreamError):
@@ -45,7 +30,8 @@ class LineFormat:
     """How one line becomes a record.
 
     With `key_delimiter` the part before its first occurrence is the key. `null_if_empty` makes an
-    empty value (and key) null: a tombstone. `key` and `headers` are given to every record.
+    empty value (and key) null. With `is_tombstone` the value is null, and the line is the key where
+    none is given. `key` and `headers` are given to every record.
     """
 
     key: bytes | None = None
@@ -55,20 +41,19 @@ class LineFormat:
     is_tombstone: bool = False
     partition: int | None = None
 
-    def __call__(self, line: bytes) -> InputRecord:
-        key, value = self.key, line
+    def __call__(self, line: bytes, now_ms: int) -> tuple[Record, int | None]:
+        key: bytes | None = self.key
+        value: bytes | None = line
         if self.is_tombstone:
-            if self.key is None:
-                key = line
-            return InputRecord(key, None, self.headers, self.partition)
-        if self.key_delimiter is not None:
+            key, value = line if self.key is None else self.key, None
+        elif self.key_delimiter is not None:
             key, found, value = line.partition(self.key_delimiter)
             if not found:
                 delimiter = self.key_delimiter.decode(errors="replace")
                 raise BadInput(f"the line {_shown(line)} has no key delimiter {delimiter!r}")
-        if not self.null_if_empty:
-            return InputRecord(key, value, self.headers, self.partition)
-        return InputRecord(key or None, value or None, self.headers, self.partition)
+        if self.null_if_empty:
+            key, value = key or None, value or None
+        return Record(key=key, value=value, headers=self.headers, timestamp=now_ms), self.partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,57 +61,44 @@ class JsonFormat:
     """A JSON object a line, with the fields that `millstream consume -f json` prints.
 
     `topic` and `offset` are not taken over; `partition` only with `keep_partition`, since the target
-    may have another number of partitions.
+    may have another number of partitions. Values that are no strings are sent as the JSON they are.
     """
 
     headers: Headers = ()
     partition: int | None = None
     keep_partition: bool = False
-    _known: frozenset[str] = field(
-        default=frozenset(
-            {
-                "topic",
-                "partition",
-                "offset",
-                "timestamp",
-                "key",
-                "key_base64",
-                "value",
-                "value_base64",
-                "headers",
-            }
-        ),
-        repr=False,
-    )
 
-    def __call__(self, line: bytes) -> InputRecord:
+    def __call__(self, line: bytes, now_ms: int) -> tuple[Record, int | None]:
         try:
             fields = msgspec.json.decode(line)
         except msgspec.DecodeError as error:
             raise BadInput(f"the line {_shown(line)} is not JSON: {error}") from None
         if not isinstance(fields, dict):
-            raise BadInput(
-                f'the line {_shown(line)} is not a JSON object such as {{"key": "a", "value": "b"}}'
-            )
-        unknown = fields.keys() - self._known
+            raise BadInput(f'the line {_shown(line)} is no JSON object such as {{"key": "a", "value": "b"}}')
+        unknown = fields.keys() - JSON_FIELDS
         if unknown:
             raise BadInput(f"the line {_shown(line)} has unknown fields: {', '.join(sorted(unknown))}")
-        timestamp, partition = fields.get("timestamp"), self.partition
-        if timestamp is not None and not isinstance(timestamp, int):
-            raise BadInput(f"the line {_shown(line)} has a timestamp that is not a number of milliseconds")
+        timestamp = fields.get("timestamp", now_ms)
+        if not isinstance(timestamp, int):
+            raise BadInput(f"the line {_shown(line)} has a timestamp that is no number of milliseconds")
+        partition = self.partition
         if self.keep_partition and partition is None and isinstance(fields.get("partition"), int):
             partition = fields["partition"]
-        try:
-            own = tuple(
-                (str(header["key"]), _data(header, "value")) for header in fields.get("headers") or ()
-            )
-        except (TypeError, KeyError):
-            raise BadInput(
-                f'the line {_shown(line)} has headers that are not a list of {{"key": …, "value": …}}'
-            ) from None
-        return InputRecord(
-            _data(fields, "key"), _data(fields, "value"), own + self.headers, partition, timestamp
+        record = Record(
+            key=_data(fields, "key"),
+            value=_data(fields, "value"),
+            headers=_headers(fields, line) + self.headers,
+            timestamp=timestamp,
         )
+        return record, partition
+
+
+def _headers(fields: dict[str, Any], line: bytes) -> Headers:
+    try:
+        return tuple((str(header["key"]), _data(header, "value")) for header in fields.get("headers") or ())
+    except (TypeError, KeyError, AttributeError):
+        expected = '[{"key": "a", "value": "b"}]'
+        raise BadInput(f"the line {_shown(line)} has headers that are not like {expected}") from None
 
 
 def _data(fields: dict[str, Any], name: str) -> bytes | None:
@@ -153,15 +125,23 @@ class LineSplitter:
 
     def __init__(self, delimiter: bytes) -> None:
         self._delimiter = delimiter
-        self._rest = b""
+        self._rest: list[bytes] = []
 
-    def feed(self, chunk: bytes) -> Iterator[bytes]:
+    def feed(self, chunk: bytes) -> list[bytes]:
         """The lines that `chunk` completes, without their delimiters."""
-        *lines, self._rest = (self._rest + chunk).split(self._delimiter)
-        yield from lines
+        start = chunk
+        if self._rest:
+            # A delimiter of several bytes may lie across two chunks.
+            if len(self._delimiter) == 1 and self._delimiter not in chunk:
+                self._rest.append(chunk)
+                return []
+            start = b"".join([*self._rest, chunk])
+        *lines, rest = start.split(self._delimiter)
+        self._rest = [rest] if rest else []
+        return lines
 
     def finish(self) -> Iterator[bytes]:
         """The last line, where the stream did not end with a delimiter."""
-        rest, self._rest = self._rest, b""
+        rest, self._rest = b"".join(self._rest), []
         if rest:
             yield rest

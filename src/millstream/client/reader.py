@@ -19,7 +19,8 @@ from millstream.client.record import ReadBatch
 from millstream.errors import CorruptMessage, KafkaError, OffsetOutOfRange, RequestTimedOut
 from millstream.model import TopicPartition
 from millstream.protocol.fetched import MAX_DECOMPRESSED_BYTES, payload_of, readable_batches
-from millstream.protocol.kernel import GOOD, REASONS, TRUNCATED, append_records, scan_batches
+from millstream.protocol.header import GOOD, REASONS, TRUNCATED
+from millstream.protocol.kernel import append_records, scan_batches
 
 
 class Reader:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple, TypeAlias
 
 from millstream.model import TopicPartition
-from millstream.protocol.kernel import BatchHeader, Record
+from millstream.protocol.header import BatchHeader
+from millstream.protocol.record import Record
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 

@@ -13,8 +13,8 @@ from millstream.client.producing import ACKS_ALL, Produced, produce
 from millstream.errors import KafkaError
 from millstream.model import TopicPartition
 from millstream.protocol.batch import Codec, encode_batch, murmur2
-from millstream.protocol.kernel import Record
 from millstream.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
+from millstream.protocol.record import Record
 
 SEQUENCES = 2**31
 
