@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from millstream.errors import ProtocolError
@@ -31,6 +32,8 @@ class _Unset:
 
 
 UNSET: Any = _Unset()
+SHORT = 16
+"""Arrays of numbers below this length have layouts made in advance."""
 
 
 class Source:
@@ -59,14 +62,9 @@ class Source:
         self.names[name] = value
         return name
 
-    def layout(self, prefix: str, format_: str, method: str) -> str:
-        """The name of a bound method of the Struct of big-endian `format_`."""
-        for name, known in self.names.items():
-            if name.startswith(prefix) and getattr(known.__self__, "format", None) == f">{format_}":
-                return name
-        name = self.local(f"{prefix}_")
-        self.names[name] = getattr(struct.Struct(f">{format_}"), method)
-        return name
+    def layout(self, method: str, format_: str) -> str:
+        """The name of a method of the Struct of big-endian `format_`."""
+        return self.constant(method, layout(format_, method))
 
     def literal(self, field: Field) -> str:
         """An expression for the default of a field: new for each object where it is mutable."""
@@ -86,6 +84,18 @@ class Source:
         function = namespace[name]
         function.__source__ = text
         return function
+
+
+@cache
+def layout(format_: str, method: str) -> Any:
+    """A method of the Struct of big-endian `format_`."""
+    return getattr(struct.Struct(f">{format_}"), method)
+
+
+@cache
+def layouts_by_count(format_: str, method: str, head: str = "") -> list[Any]:
+    """A method of the Structs of 0, 1, 2 and so on to SHORT - 1 values of one format."""
+    return [layout(f"{head}{count}{format_}", method) for count in range(SHORT)]
 
 
 def source_of(function: Any) -> str:
@@ -147,12 +157,21 @@ def read_uvarint(data: memoryview, position: int) -> tuple[int, int]:
 
 
 def uvarint(value: int) -> bytes:
-    """The unsigned varint of `value`."""
+    """The unsigned varint of `value`, which has at most five bytes."""
     if value < 128:
         return bytes((value,))
-    encoded = bytearray()
-    while value > 127:
-        encoded.append(value & 127 | 128)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+    if value < 16384:
+        return bytes((value & 127 | 128, value >> 7))
+    if value < 2097152:
+        return bytes((value & 127 | 128, value >> 7 & 127 | 128, value >> 14))
+    if value < 268435456:
+        return bytes((value & 127 | 128, value >> 7 & 127 | 128, value >> 14 & 127 | 128, value >> 21))
+    return bytes(
+        (
+            value & 127 | 128,
+            value >> 7 & 127 | 128,
+            value >> 14 & 127 | 128,
+            value >> 21 & 127 | 128,
+            value >> 28,
+        )
+    )

@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from millstream.errors import ProtocolError
-from millstream.protocol.codegen import Source, read_uvarint
+from millstream.protocol.codegen import SHORT, Source, layouts_by_count, read_uvarint
 
 if TYPE_CHECKING:
     from millstream.protocol.codegen import Decoder
     from millstream.protocol.schema import Field, Message, StructType
     from millstream.protocol.types import WireType
+
+SWEEP_ELEMENTS = 4
+"""From how many structs of a fixed size on one sweep is faster than one by one."""
 
 
 @lru_cache(maxsize=4096)
@@ -86,7 +89,7 @@ class DecoderSource(Source):
             self.line(f"{targets[0]} = buf[pos]")
             self.line("pos += 1")
         else:
-            layout = self.layout("unpack", "".join(f for f, _, _ in self.pending), "unpack_from")
+            layout = self.layout("unpack_from", "".join(f for f, _, _ in self.pending))
             self.line(f"{', '.join(targets)}, = {layout}(buf, pos)")
             self.line(f"pos += {sum(size for _, size, _ in self.pending)}")
         self.pending = []
@@ -96,11 +99,10 @@ class DecoderSource(Source):
 
     # Structs and fields.
 
-    def struct(self, cls: StructType, instance: str | None = None) -> str:
-        """Decode the fields of `cls` into `instance`, or into a new one; the instance's name."""
-        if instance is None:
-            instance = self.local("o")
-            self.line(f"{instance} = new({self.constant('Cls', cls)})")
+    def struct(self, cls: StructType) -> str:
+        """Decode a new object of `cls`; its name."""
+        instance = self.local("o")
+        self.line(f"{instance} = new({self.constant('Cls', cls)})")
         self.defaults(cls, instance)
         for field in cls.fields_at(self.version):
             if field.tag is None:
@@ -201,14 +203,24 @@ class DecoderSource(Source):
         self.line(f"if {count} > (size - pos) // {self.least_size(item)}:")
         self.line(f"    raise ProtocolError(f'{name} cannot have {{{count}}} elements')")
         if item.kind == "fixed":
-            self.names["unpack_from"] = struct.unpack_from
-            self.line(f"{target} = list(unpack_from(f'>{{{count}}}{item.format}', buf, pos))")
+            layouts = self.constant("unpacks", layouts_by_count(item.format, "unpack_from"))
+            self.names["unpack_any"] = struct.unpack_from
+            self.line(f"{target} = list({layouts}[{count}](buf, pos) if {count} < {SHORT}")
+            self.line(f"    else unpack_any(f'>{{{count}}}{item.format}', buf, pos))")
             self.line(f"pos += {count} * {item.size}")
             return
         items = self.local("items")
         if item.kind == "struct" and self.has_fixed_size(item.item):
             self.array_of_fixed(item.item, target, items, count)
-            return
+            self.line("else:")
+            self.indent += 1
+            self.elements(item, target, items, name, count)
+            self.indent -= 1
+        else:
+            self.elements(item, target, items, name, count)
+
+    def elements(self, item: WireType, target: str, items: str, name: str, count: str) -> None:
+        """Decode elements one by one."""
         self.line(f"{target} = {items} = []")
         self.line(f"for _ in range({count}):")
         self.indent += 1
@@ -222,54 +234,38 @@ class DecoderSource(Source):
         self.indent -= 1
 
     def array_of_fixed(self, cls: StructType, target: str, items: str, count: str) -> None:
-        """Structs that always take the same bytes, read by one layout; in flexible versions they do as
-        long as no struct has tagged fields, else the array is read again one by one."""
-        self.names.update(repeat=repeat)
+        """Under a condition, decode structs that all take the same bytes in one sweep. The condition is
+        that they are enough to be worth it and, in flexible versions, that none has tagged fields."""
+        self.names["repeat"] = repeat
         instance, end = self.local("o"), self.local("e")
         fields = [field for field in cls.fields_at(self.version) if field.tag is None]
-        has_tags = self.local("t") if self.is_flexible else None
-        formats = "".join(field.type.format for field in fields) + ("B" if has_tags else "")
+        formats = "".join(field.type.format for field in fields) + ("x" if self.is_flexible else "")
+        size = struct.calcsize(f">{formats}")
+        layout = self.layout("iter_unpack", formats)
         targets = []
-        after = []
         for field in fields:
             if field.type.kind == "uuid":
                 targets.append(self.local("u"))
-                after.append(f"{instance}.{field.name} = uuid_of({targets[-1]})")
+                self.after.append(f"{instance}.{field.name} = uuid_of({targets[-1]})")
             else:
                 targets.append(f"{instance}.{field.name}")
-        if has_tags:
-            targets.append(has_tags)
-        layout = self.layout("iter_unpack", formats, "iter_unpack")
-        size = struct.calcsize(f">{formats}")
-        self.line(f"{target} = {items} = list(map(new, repeat({self.constant('Cls', cls)}, {count})))")
         self.line(f"{end} = pos + {count} * {size}")
-        self.line(
-            f"for {instance}, ({', '.join(targets)},) in zip({items}, {layout}(buf[pos:{end}])):"
-            if targets
-            else f"for {instance} in {items}:"
-        )
+        condition = f"{count} >= {SWEEP_ELEMENTS}"
+        if self.is_flexible:
+            condition += f" and buf[pos + {size - 1}:{end}:{size}].tobytes().count(0) == {count}"
+        self.line(f"if {condition}:")
         self.indent += 1
-        if has_tags:
-            self.line(f"if {has_tags}:")
-            self.line("    break")
-        for text in after:
-            self.line(text)
+        self.line(f"{target} = {items} = list(map(new, repeat({self.constant('Cls', cls)}, {count})))")
+        self.line(f"for {instance}, ({', '.join(targets)},) in zip({items}, {layout}(buf[pos:{end}])):")
+        self.indent += 1
         self.defaults(cls, instance)
+        for text in self.after:
+            self.line(text)
+        self.after = []
         self.line("pass")
         self.indent -= 1
-        if not has_tags:
-            self.line(f"pos = {end}")
-            return
-        self.line("else:")
-        self.line(f"    pos = {end}")
-        self.line(f"if pos != {end}:")
-        self.indent += 1
-        again = self.local("o")
-        self.line(f"for {again} in {items}:")
-        self.indent += 1
-        self.struct(cls, again)
-        self.flush()
-        self.indent -= 2
+        self.line(f"pos = {end}")
+        self.indent -= 1
 
     def has_fixed_size(self, cls: StructType) -> bool:
         """Whether the struct takes the same bytes each time, tagged fields aside."""

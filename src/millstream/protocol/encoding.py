@@ -10,7 +10,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from millstream.errors import ProtocolError
-from millstream.protocol.codegen import Source, uvarint
+from millstream.protocol.codegen import SHORT, Source, layouts_by_count, uvarint
 
 if TYPE_CHECKING:
     from millstream.protocol.codegen import Encoder
@@ -30,7 +30,7 @@ class EncoderSource(Source):
         self.is_flexible = is_flexible
         self.out = "out"
         self.pending: list[tuple[str, str]] = []
-        self.names.update(uvarint=uvarint, pack=struct.pack, ProtocolError=ProtocolError)
+        self.names.update(uvarint=uvarint, pack_any=struct.pack, ProtocolError=ProtocolError)
 
     def function(self, cls: type[Message]) -> Encoder:
         self.line("try:")
@@ -66,7 +66,7 @@ class EncoderSource(Source):
         elif not values:
             self.line(f"{self.out} += {bytes(len(formats))!r}")
         else:
-            self.line(f"{self.out} += {self.layout('pack', formats, 'pack')}({values})")
+            self.line(f"{self.out} += {self.layout('pack', formats)}({values})")
         self.pending = []
 
     # Structs and fields.
@@ -118,6 +118,15 @@ class EncoderSource(Source):
             self.indent -= 1
             self.line("else:")
             self.indent += 1
+        if type_.kind == "array" and type_.item.kind == "fixed":
+            self.numbers(type_.item, value)
+        else:
+            self.sized_value(type_, value)
+        if nullable:
+            self.indent -= 1
+
+    def sized_value(self, type_: WireType, value: str) -> None:
+        """Encode the length and the content of a value that is not null."""
         if type_.kind == "str":
             self.line(f"{value} = {value}.encode()")
         self.length(type_.kind, value)
@@ -132,8 +141,6 @@ class EncoderSource(Source):
             self.line(f"    {self.out} = bytearray()")
         else:
             self.line(f"{self.out} += {value}")
-        if nullable:
-            self.indent -= 1
 
     def null(self, kind: str) -> None:
         if self.is_flexible:
@@ -150,19 +157,19 @@ class EncoderSource(Source):
         length = self.local("n")
         self.flush()
         self.line(f"{length} = len({value}) + 1")
-        self.varint(length)
-
-    def varint(self, value: str) -> None:
-        self.line(f"if {value} < 128:")
-        self.line(f"    {self.out}.append({value})")
+        self.line(f"if {length} < 128:")
+        self.line(f"    {self.out}.append({length})")
+        if kind == "records":
+            # Record batches are long, and a call costs more than the rest of a partition's head.
+            self.line(f"elif 16384 <= {length} < 2097152:")
+            self.line(f"    {self.out}.append({length} & 127 | 128)")
+            self.line(f"    {self.out}.append({length} >> 7 & 127 | 128)")
+            self.line(f"    {self.out}.append({length} >> 14)")
         self.line("else:")
-        self.line(f"    {self.out} += uvarint({value})")
+        self.line(f"    {self.out} += uvarint({length})")
 
     def elements(self, item: WireType, items: str) -> None:
         """Encode the elements of an array."""
-        if item.kind == "fixed":
-            self.line(f"{self.out} += pack(f'>{{len({items})}}{item.format}', *{items})")
-            return
         element = self.local("o")
         self.line(f"for {element} in {items}:")
         self.indent += 1
@@ -171,6 +178,21 @@ class EncoderSource(Source):
         else:
             self.value(item, element, nullable=False)
         self.flush()
+        self.indent -= 1
+
+    def numbers(self, item: WireType, items: str) -> None:
+        """Encode an array of numbers, by a layout made in advance if it is short."""
+        self.flush()
+        count = self.local("n")
+        head, value = ("B", f"{count} + 1") if self.is_flexible else ("i", count)
+        layouts = self.constant("packs", layouts_by_count(item.format, "pack", head))
+        self.line(f"{count} = len({items})")
+        self.line(f"if {count} < {SHORT}:")
+        self.line(f"    {self.out} += {layouts}[{count}]({value}, *{items})")
+        self.line("else:")
+        self.indent += 1
+        self.length("array", items)
+        self.line(f"{self.out} += pack_any(f'>{{{count}}}{item.format}', *{items})")
         self.indent -= 1
 
     # Tagged fields.
