@@ -1,4 +1,4 @@
-"""Runs seeds of the simulation: `python -m tests.simulation --seeds 100`, or one again with `--seed 7 --trace`."""
+"""Runs seeds of the simulation: `--seeds 100` for many, `--seed 7 --trace` for one of them again."""
 
 from __future__ import annotations
 

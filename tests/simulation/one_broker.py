@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from tests.simulation.checker import Anomaly, check
+from tests.simulation.churn import Churn
 from tests.simulation.client import LATEST, Client
 from tests.simulation.history import Entry, History
 from tests.simulation.host import Host
@@ -87,6 +88,7 @@ class _Run:
         self.producers: list[Sender] = []
         self.consumers: list[Consumer] = []
         self.clients: list[Host] = []
+        self.churn: Churn
 
     def counts(self) -> Counter[str]:
         counts = Counter(
@@ -96,6 +98,7 @@ class _Run:
             connections=self.network.connections_made,
             fsyncs=self.machine.host.disk.fsyncs,
             power_losses=len(self.history.losses),
+            topics=self.churn.rounds,
             final=sum(map(len, self.history.final.values())),
         )
         counts["epoch_bumps"] = sum(
@@ -112,12 +115,15 @@ class _Run:
         admin = self._host("admin").start()
         client = Client("broker", PORT, TOPIC)
         await admin.call(client.create_topic(PARTITIONS, self.topic_configs))
+        churn = self._start_churn()
         working = self._start_producers()
         self._start_consumers()
         nemesis = Nemesis(self.world, self.network, self.machine, [host.name for host in self.clients])
         await nemesis.run(self.duration_s)
         for producer in self.producers:
             producer.is_over = True
+        self.churn.is_over = True
+        await self._in_time("creating and deleting topics", churn)
         await self._in_time("producers", asyncio.gather(*working))
         ends = [await admin.call(client.offset(partition, LATEST)) for partition in range(PARTITIONS)]
         await self._in_time("consumers", self._all_read(ends))
@@ -136,6 +142,11 @@ class _Run:
         host = Host(self.world, self.network, name)
         self.clients.append(host)
         return host
+
+    def _start_churn(self) -> asyncio.Future[Any]:
+        process = self._host("churn").start()
+        self.churn = Churn(Client("broker", PORT, "churn"), self.history, process.random)
+        return asyncio.ensure_future(process.call(self.churn.run()))
 
     def _start_producers(self) -> list[Any]:
         working = []

@@ -1,0 +1,88 @@
+"""One broker under faults, many seeds: nothing acknowledged is lost, reordered or invented.
+
+Guards the rules of durability: a killed process loses nothing; a power loss loses nothing that was
+acknowledged with `flush.before.ack`, and else leaves a prefix of each log.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
+from tests.simulation.one_broker import DURATION_S, MIN_ACKS, Outcome, simulate
+
+SEEDS = range(int(os.environ.get("MILLSTREAM_SEEDS", "30")))
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> list[Outcome]:
+    with ProcessPoolExecutor(os.cpu_count()) as executor:
+        return list(executor.map(simulate, SEEDS))
+
+
+def test_seeds_pass(outcomes: list[Outcome]) -> None:
+    failed = [
+        f"seed {outcome.seed}: {'; '.join(map(str, outcome.anomalies[:3]))}\n"
+        f"  to see it again: python -m tests.simulation --seed {outcome.seed} --trace"
+        for outcome in outcomes
+        if not outcome.is_good
+    ]
+    assert not failed, "\n".join(failed)
+
+
+def test_each_seed_tests_something(outcomes: list[Outcome]) -> None:
+    for outcome in outcomes:
+        assert outcome.virtual_s >= DURATION_S, outcome.seed
+        assert outcome.faults.total() >= 5, outcome.seed
+        assert outcome.counts["acks"] >= MIN_ACKS, outcome.seed
+
+
+def test_together_they_test_everything(outcomes: list[Outcome]) -> None:
+    """A simulation that stopped testing is seen."""
+    counts: Counter[str] = Counter()
+    faults: Counter[str] = Counter()
+    for outcome in outcomes:
+        counts += outcome.counts
+        faults += outcome.faults
+    for name in ("reads", "fsyncs", "power_losses", "epoch_bumps", "excused", "topics", "final"):
+        assert counts[name] > 0, name
+    for name in (
+        "kill",
+        "kill inside a disk call",
+        "kill again while recovering",
+        "killed while starting",
+        "power loss",
+        "power loss soon after a kill",
+        "power loss while recovering",
+        "clean restart",
+        "clean stop then power loss",
+        "lose connections",
+        "partition",
+        "pause",
+        "slow disk",
+        "full disk",
+        "failed fsync",
+        "failing reads",
+        "clock jump",
+    ):
+        assert faults[name] > 0, name
+
+
+def test_equal_seed_equal_trace() -> None:
+    """Twice, in processes whose strings hash differently."""
+    program = "from tests.simulation.one_broker import simulate; print(simulate(3).trace_hash)"
+    hashes = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("0", "1")
+    }
+    assert len(hashes) == 1
