@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING, NamedTuple
 from crc32c import crc32c
 
 from millstream.errors import CorruptMessage
+from millstream.protocol.columns import BinaryColumn, Columns, HeaderColumn, decode_columns
 from millstream.protocol.compression import Codec, compress
 from millstream.protocol.fetched import MAX_DECOMPRESSED_BYTES, decode_records
-from millstream.protocol.kernel import (
+from millstream.protocol.header import (
+    CONTROL,
+    DELETE_HORIZON,
     HEADER_SIZE,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
     BatchHeader,
-    Record,
     Scan,
-    encode_records,
-    murmur2,
-    read_header,
-    scan_batches,
 )
+from millstream.protocol.kernel import Record, encode_records, murmur2, read_header, scan_batches
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -33,10 +34,14 @@ __all__ = [
     "HEADER_SIZE",
     "MAX_DECOMPRESSED_BYTES",
     "BatchHeader",
+    "BinaryColumn",
     "Codec",
+    "Columns",
     "ControlMarker",
+    "HeaderColumn",
     "Record",
     "Scan",
+    "decode_columns",
     "decode_marker",
     "decode_records",
     "encode_batch",
@@ -47,11 +52,6 @@ __all__ = [
     "seal",
     "set_base_offset_and_epoch",
 ]
-
-LOG_APPEND_TIME = 8
-TRANSACTIONAL = 16
-CONTROL = 32
-DELETE_HORIZON = 64
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _OFFSET = struct.Struct(">q")

@@ -9,26 +9,23 @@ from crc32c import crc32c
 
 from millstream.errors import CorruptMessage
 from millstream.protocol.compression import Undecompressable, decompress
-from millstream.protocol.kernel import (
+from millstream.protocol.header import (
     BAD_LENGTH,
     BAD_MAGIC,
+    CONTROL,
     GOOD,
     HEADER_SIZE,
     REASONS,
+    TRANSACTIONAL,
     BatchHeader,
-    Record,
-    append_records,
-    read_header,
 )
+from millstream.protocol.kernel import Record, append_records, read_header
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 MAX_DECOMPRESSED_BYTES = 1 << 28
 """How much one batch may become, unless the caller says otherwise."""
-
-_CONTROL = 32
-_TRANSACTIONAL = 16
 
 
 def whole_batches(buf: memoryview, verify_crc: bool) -> Iterator[tuple[BatchHeader, int]]:
@@ -68,12 +65,12 @@ def readable_batches(
         while waiting and waiting[-1][1] <= header.last_offset:
             aborting.add(waiting.pop()[0])
         attributes = header.attributes
-        if attributes & _CONTROL:
+        if attributes & CONTROL:
             # a marker, commit or abort, ends what this producer had open
             aborting.discard(header.producer_id)
             if not include_control:
                 continue
-        elif attributes & _TRANSACTIONAL and header.producer_id in aborting:
+        elif attributes & TRANSACTIONAL and header.producer_id in aborting:
             continue
         if header.last_offset >= from_offset and header.count:
             yield header, position

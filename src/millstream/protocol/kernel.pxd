@@ -5,25 +5,6 @@ cimport cython
 
 @cython.final
 @cython.no_gc
-@cython.freelist(64)
-cdef class BatchHeader:
-    cdef readonly long long base_offset
-    cdef readonly long long size
-    cdef readonly int leader_epoch
-    cdef readonly int magic
-    cdef readonly long long crc
-    cdef readonly int attributes
-    cdef readonly int last_offset_delta
-    cdef readonly long long base_timestamp
-    cdef readonly long long max_timestamp
-    cdef readonly long long producer_id
-    cdef readonly int producer_epoch
-    cdef readonly int base_sequence
-    cdef readonly int count
-
-
-@cython.final
-@cython.no_gc
 @cython.freelist(256)
 cdef class Record:
     cdef readonly long long offset
@@ -31,29 +12,6 @@ cdef class Record:
     cdef readonly bytes key
     cdef readonly bytes value
     cdef readonly tuple headers
-
-
-@cython.final
-@cython.no_gc
-cdef class Scan:
-    cdef readonly Py_ssize_t position
-    cdef readonly int error
-    cdef readonly long long batches
-    cdef readonly long long first_offset
-    cdef readonly long long last_offset
-    cdef readonly long long max_timestamp
-    cdef readonly long long max_timestamp_offset
-
-
-@cython.final
-@cython.no_gc
-cdef class Walk:
-    cdef readonly int error
-    cdef readonly int index
-    cdef readonly long long min_timestamp
-    cdef readonly long long max_timestamp
-    cdef readonly int max_timestamp_delta
-    cdef readonly int null_key_index
 
 
 @cython.final
@@ -70,3 +28,25 @@ cdef class Cursor:
     cdef Py_ssize_t value_length
     cdef Py_ssize_t headers_start
     cdef Py_ssize_t header_count
+
+
+@cython.final
+cdef class ColumnWriter:
+    cdef readonly Py_ssize_t rows
+    cdef readonly Py_ssize_t headers
+    cdef bint with_headers
+    cdef long long[::1] offsets
+    cdef long long[::1] timestamps
+    cdef signed char[::1] timestamp_types
+    cdef unsigned char[::1] key_data
+    cdef int[::1] key_offsets
+    cdef unsigned char[::1] key_validity
+    cdef unsigned char[::1] value_data
+    cdef int[::1] value_offsets
+    cdef unsigned char[::1] value_validity
+    cdef int[::1] header_offsets
+    cdef unsigned char[::1] name_data
+    cdef int[::1] name_offsets
+    cdef unsigned char[::1] header_data
+    cdef int[::1] header_data_offsets
+    cdef unsigned char[::1] header_validity

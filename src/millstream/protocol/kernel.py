@@ -30,6 +30,21 @@ from typing import TYPE_CHECKING, Any
 
 from crc32c import crc32c
 
+from millstream.protocol.header import (
+    BAD_COUNT,
+    BAD_CRC,
+    BAD_LENGTH,
+    BAD_MAGIC,
+    BAD_OFFSET,
+    BAD_OFFSET_DELTA,
+    BAD_RECORD,
+    BatchHeader,
+    Scan,
+    Walk,
+)
+from millstream.protocol.header import GOOD as GOOD
+from millstream.protocol.header import TRUNCATED as TRUNCATED
+
 try:
     import cython
 except ImportError:
@@ -41,164 +56,7 @@ if cython.compiled:
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-HEADER_SIZE = 61
-LENGTH_END = 12
-CRC_START = 17
-CRC_END = 21
-
-GOOD = 0
-TRUNCATED = 1
-BAD_LENGTH = 2
-BAD_MAGIC = 3
-BAD_CRC = 4
-BAD_OFFSET = 5
-BAD_RECORD = 6
-BAD_COUNT = 7
-BAD_OFFSET_DELTA = 8
-
-REASONS = (
-    "good",
-    "the bytes end within a batch",
-    "the batch's length is below that of its header",
-    "the batch's magic is not 2",
-    "the batch does not match its checksum",
-    "the batch's offsets do not follow those before it",
-    "a record is not well formed",
-    "the batch does not hold as many records as it says",
-    "the records' offsets are not consecutive",
-)
-"""What each error kind means, by number."""
-
 IS_COMPILED = bool(cython.compiled)
-
-
-class BatchHeader:
-    """The fields of a batch's header. `size` is that of the whole batch: 12 + its length field."""
-
-    __slots__ = (
-        "attributes",
-        "base_offset",
-        "base_sequence",
-        "base_timestamp",
-        "count",
-        "crc",
-        "last_offset_delta",
-        "leader_epoch",
-        "magic",
-        "max_timestamp",
-        "producer_epoch",
-        "producer_id",
-        "size",
-    )
-
-    base_offset: int
-    size: int
-    leader_epoch: int
-    magic: int
-    crc: int
-    attributes: int
-    last_offset_delta: int
-    base_timestamp: int
-    max_timestamp: int
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    count: int
-
-    def __init__(
-        self,
-        base_offset: int = 0,
-        size: int = 61,
-        leader_epoch: int = -1,
-        magic: int = 2,
-        crc: int = 0,
-        attributes: int = 0,
-        last_offset_delta: int = 0,
-        base_timestamp: int = -1,
-        max_timestamp: int = -1,
-        producer_id: int = -1,
-        producer_epoch: int = -1,
-        base_sequence: int = -1,
-        count: int = 0,
-    ) -> None:
-        self.base_offset = base_offset
-        self.size = size
-        self.leader_epoch = leader_epoch
-        self.magic = magic
-        self.crc = crc
-        self.attributes = attributes
-        self.last_offset_delta = last_offset_delta
-        self.base_timestamp = base_timestamp
-        self.max_timestamp = max_timestamp
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
-        self.base_sequence = base_sequence
-        self.count = count
-
-    @property
-    def last_offset(self) -> int:
-        return self.base_offset + self.last_offset_delta
-
-    @property
-    def next_offset(self) -> int:
-        return self.base_offset + self.last_offset_delta + 1
-
-    @property
-    def last_sequence(self) -> int:
-        """The last record's sequence: after 2^31 - 1 comes 0."""
-        if self.base_sequence < 0:
-            return -1
-        last: cython.longlong = self.base_sequence
-        last += self.last_offset_delta
-        return last & 0x7FFFFFFF
-
-    @property
-    def codec(self) -> int:
-        return self.attributes & 7
-
-    @property
-    def is_log_append_time(self) -> bool:
-        return self.attributes & 8 != 0
-
-    @property
-    def is_transactional(self) -> bool:
-        return self.attributes & 16 != 0
-
-    @property
-    def is_control(self) -> bool:
-        return self.attributes & 32 != 0
-
-    @property
-    def has_delete_horizon(self) -> bool:
-        """Whether base_timestamp is the time at which tombstones and markers may go (KIP-534)."""
-        return self.attributes & 64 != 0
-
-    def fields(self) -> dict[str, int]:
-        """All fields by name, in the order of the constructor."""
-        return {
-            "base_offset": self.base_offset,
-            "size": self.size,
-            "leader_epoch": self.leader_epoch,
-            "magic": self.magic,
-            "crc": self.crc,
-            "attributes": self.attributes,
-            "last_offset_delta": self.last_offset_delta,
-            "base_timestamp": self.base_timestamp,
-            "max_timestamp": self.max_timestamp,
-            "producer_id": self.producer_id,
-            "producer_epoch": self.producer_epoch,
-            "base_sequence": self.base_sequence,
-            "count": self.count,
-        }
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, BatchHeader) and self.fields() == other.fields()
-
-    def __hash__(self) -> int:
-        return hash(tuple(self.fields().values()))
-
-    def __repr__(self) -> str:
-        return f"BatchHeader({', '.join(f'{name}={value}' for name, value in self.fields().items())})"
 
 
 class Record:
@@ -245,83 +103,8 @@ class Record:
         )
 
 
-class Scan:
-    """What a walk over batches found.
-
-    `position` is that after the last whole good batch, `error` says why it ended there (GOOD if at
-    the end). The others speak of the good batches only; offsets and timestamp are -1 if there are
-    none. `max_timestamp_offset` is the last offset of the first batch with the largest timestamp.
-    """
-
-    __slots__ = (
-        "batches",
-        "error",
-        "first_offset",
-        "last_offset",
-        "max_timestamp",
-        "max_timestamp_offset",
-        "position",
-    )
-
-    position: int
-    error: int
-    batches: int
-    first_offset: int
-    last_offset: int
-    max_timestamp: int
-    max_timestamp_offset: int
-
-    @property
-    def reason(self) -> str:
-        return REASONS[self.error]
-
-
-class Walk:
-    """What a walk over a batch's records found.
-
-    `error` and `index` name the first bad record (GOOD, -1). `max_timestamp_delta` is the offset
-    delta of the first record with the largest timestamp; `null_key_index` that of the first record
-    without a key, or -1.
-    """
-
-    __slots__ = (
-        "error",
-        "index",
-        "max_timestamp",
-        "max_timestamp_delta",
-        "min_timestamp",
-        "null_key_index",
-    )
-
-    error: int
-    index: int
-    min_timestamp: int
-    max_timestamp: int
-    max_timestamp_delta: int
-    null_key_index: int
-
-    @property
-    def reason(self) -> str:
-        return REASONS[self.error]
-
-
 class Cursor:
     """A place among a batch's uncompressed records, and the parts of the record before it."""
-
-    __slots__ = (
-        "data",
-        "end",
-        "header_count",
-        "headers_start",
-        "key_length",
-        "key_start",
-        "offset_delta",
-        "position",
-        "raw",
-        "timestamp_delta",
-        "value_length",
-        "value_start",
-    )
 
     data: Any
     raw: Any
@@ -553,22 +336,26 @@ def _headers(c: Cursor) -> tuple:  # type: ignore[type-arg]
 
 @cython.cfunc
 @cython.inline
-def _header(raw: cython.p_const_uchar, p: cython.Py_ssize_t) -> BatchHeader:
-    header: BatchHeader = BatchHeader.__new__(BatchHeader)
-    header.base_offset = _i64(raw, p)
-    header.size = _i32(raw, p + 8) + 12
-    header.leader_epoch = _i32(raw, p + 12)
-    header.magic = raw[p + 16] - 256 if raw[p + 16] > 127 else raw[p + 16]
-    header.crc = _u32(raw, p + 17)
-    header.attributes = _i16(raw, p + 21)
-    header.last_offset_delta = _i32(raw, p + 23)
-    header.base_timestamp = _i64(raw, p + 27)
-    header.max_timestamp = _i64(raw, p + 35)
-    header.producer_id = _i64(raw, p + 43)
-    header.producer_epoch = _i16(raw, p + 51)
-    header.base_sequence = _i32(raw, p + 53)
-    header.count = _i32(raw, p + 57)
-    return header
+def _header(raw: cython.p_const_uchar, p: cython.Py_ssize_t) -> object:
+    magic: cython.int = raw[p + 16]
+    return tuple.__new__(
+        BatchHeader,
+        (
+            _i64(raw, p),
+            _i32(raw, p + 8) + 12,
+            _i32(raw, p + 12),
+            magic - 256 if magic > 127 else magic,
+            _u32(raw, p + 17),
+            _i16(raw, p + 21),
+            _i32(raw, p + 23),
+            _i64(raw, p + 27),
+            _i64(raw, p + 35),
+            _i64(raw, p + 43),
+            _i16(raw, p + 51),
+            _i32(raw, p + 53),
+            _i32(raw, p + 57),
+        ),
+    )
 
 
 def read_header(buf: Buffer, position: cython.Py_ssize_t = 0) -> BatchHeader:
@@ -644,15 +431,9 @@ def scan_batches(
             first = base
         batches += 1
         position += size
-    scan: Scan = Scan.__new__(Scan)
-    scan.position = position
-    scan.error = error
-    scan.batches = batches
-    scan.first_offset = first
-    scan.last_offset = last if batches > 0 else -1
-    scan.max_timestamp = max_timestamp
-    scan.max_timestamp_offset = max_timestamp_offset
-    return scan
+    if batches == 0:
+        last = -1
+    return tuple.__new__(Scan, (position, error, batches, first, last, max_timestamp, max_timestamp_offset))
 
 
 def validate_records(
@@ -693,14 +474,9 @@ def validate_records(
             index += 1
         if error == good and c.position != c.end:
             error = bad_count
-    walk: Walk = Walk.__new__(Walk)
-    walk.error = error
-    walk.index = -1 if error == GOOD else index
-    walk.min_timestamp = lowest
-    walk.max_timestamp = highest
-    walk.max_timestamp_delta = highest_index
-    walk.null_key_index = null_key_index
-    return walk
+    if error == good:
+        index = -1
+    return tuple.__new__(Walk, (error, index, lowest, highest, highest_index, null_key_index))
 
 
 def keyless_records(payload: Buffer, start: cython.Py_ssize_t, count: cython.longlong) -> list[int]:
@@ -758,7 +534,7 @@ def append_records(
     base_offset: cython.longlong = header.base_offset
     base_timestamp: cython.longlong = header.base_timestamp
     max_timestamp: cython.longlong = header.max_timestamp
-    is_log_append_time: cython.bint = header.attributes & 8
+    is_log_append_time: cython.bint = header.attributes & 8 != 0
     while index < count:
         if c.position >= c.end:
             return BAD_COUNT
@@ -778,6 +554,197 @@ def append_records(
         record.headers = () if c.header_count == 0 else _headers(c)
         records.append(record)
     return GOOD if c.position == c.end else BAD_COUNT
+
+
+def measure_records(
+    payload: Buffer, header: BatchHeader, start: cython.Py_ssize_t, from_offset: cython.longlong
+) -> tuple[int, int, int, int, int, int, int]:
+    """What a batch adds to columns, from `from_offset` on.
+
+    An error kind, and if that is GOOD the number of rows, the bytes of keys, null keys, the bytes of
+    values, null values, and headers.
+    """
+    c: Cursor = _cursor(payload)
+    c.position = start
+    index: cython.longlong = 0
+    count: cython.longlong = header.count
+    base_offset: cython.longlong = header.base_offset
+    rows: cython.Py_ssize_t = 0
+    key_bytes: cython.Py_ssize_t = 0
+    value_bytes: cython.Py_ssize_t = 0
+    null_keys: cython.Py_ssize_t = 0
+    null_values: cython.Py_ssize_t = 0
+    headers: cython.Py_ssize_t = 0
+    is_good: cython.bint = True
+    with cython.nogil:
+        while index < count and c.position < c.end:
+            if not _advance(c):
+                is_good = False
+                break
+            index += 1
+            if _sum(base_offset, c.offset_delta) < from_offset:
+                continue
+            rows += 1
+            if c.key_length < 0:
+                null_keys += 1
+            else:
+                key_bytes += c.key_length
+            if c.value_length < 0:
+                null_values += 1
+            else:
+                value_bytes += c.value_length
+            headers += c.header_count
+    error = GOOD
+    if not is_good:
+        error = BAD_RECORD
+    elif index != count or c.position != c.end:
+        error = BAD_COUNT
+    return error, rows, key_bytes, null_keys, value_bytes, null_values, headers
+
+
+class ColumnWriter:
+    """Fills columns, batch after batch, with what measure_records found good and counted.
+
+    The buffers are the caller's and zeroed: int64 offsets and timestamps; for keys and values the
+    bytes, int32 offsets into them (one more than rows) and a bitmap whose set bits, lowest first, are
+    the rows that are not null; the same for headers' names and values, with int32 offsets by row.
+    """
+
+    rows: int
+    headers: int
+    with_headers: bool
+    offsets: Any
+    timestamps: Any
+    timestamp_types: Any
+    key_data: Any
+    key_offsets: Any
+    key_validity: Any
+    value_data: Any
+    value_offsets: Any
+    value_validity: Any
+    header_offsets: Any
+    name_data: Any
+    name_offsets: Any
+    header_data: Any
+    header_data_offsets: Any
+    header_validity: Any
+
+    def __init__(self, columns: Any) -> None:
+        self.rows = 0
+        self.headers = 0
+        self.offsets = columns.offsets
+        self.timestamps = columns.timestamps
+        self.timestamp_types = columns.timestamp_types
+        self.key_data = columns.keys.data
+        self.key_offsets = columns.keys.offsets
+        self.key_validity = columns.keys.validity
+        self.value_data = columns.values.data
+        self.value_offsets = columns.values.offsets
+        self.value_validity = columns.values.validity
+        self.with_headers = columns.headers is not None
+        if columns.headers is not None:
+            self.header_offsets = columns.headers.offsets
+            self.name_data = columns.headers.names.data
+            self.name_offsets = columns.headers.names.offsets
+            self.header_data = columns.headers.values.data
+            self.header_data_offsets = columns.headers.values.offsets
+            self.header_validity = columns.headers.values.validity
+
+    def fill(
+        self, payload: Buffer, header: BatchHeader, start: cython.Py_ssize_t, from_offset: cython.longlong
+    ) -> None:
+        """Add a batch's records, from `from_offset` on."""
+        c: Cursor = _cursor(payload)
+        c.position = start
+        raw: cython.p_const_uchar = c.raw
+        count: cython.longlong = header.count
+        base_offset: cython.longlong = header.base_offset
+        base_timestamp: cython.longlong = header.base_timestamp
+        max_timestamp: cython.longlong = header.max_timestamp
+        is_log_append_time: cython.bint = header.attributes & 8 != 0
+        row: cython.Py_ssize_t = self.rows
+        key_end: cython.Py_ssize_t = self.key_offsets[row]
+        value_end: cython.Py_ssize_t = self.value_offsets[row]
+        capacity: cython.Py_ssize_t = len(self.offsets)
+        size: cython.Py_ssize_t
+        _: cython.longlong
+        with cython.nogil:
+            for _ in range(count):
+                if not _advance(c):
+                    break
+                offset: cython.longlong = _sum(base_offset, c.offset_delta)
+                if offset < from_offset:
+                    continue
+                if row >= capacity:
+                    break
+                self.offsets[row] = offset
+                if is_log_append_time:
+                    self.timestamps[row] = max_timestamp
+                    self.timestamp_types[row] = 1
+                else:
+                    self.timestamps[row] = _sum(base_timestamp, c.timestamp_delta)
+                size = c.key_length
+                if size >= 0:
+                    self.key_validity[row >> 3] |= 1 << (row & 7)
+                    if cython.compiled:
+                        memcpy(cython.address(self.key_data[key_end]), raw + c.key_start, size)
+                    else:
+                        self.key_data[key_end : key_end + size] = raw[c.key_start : c.key_start + size]
+                    key_end += size
+                size = c.value_length
+                if size >= 0:
+                    self.value_validity[row >> 3] |= 1 << (row & 7)
+                    if cython.compiled:
+                        memcpy(cython.address(self.value_data[value_end]), raw + c.value_start, size)
+                    else:
+                        self.value_data[value_end : value_end + size] = raw[
+                            c.value_start : c.value_start + size
+                        ]
+                    value_end += size
+                if self.with_headers:
+                    _fill_headers(self, c, row)
+                row += 1
+                self.key_offsets[row] = key_end
+                self.value_offsets[row] = value_end
+        self.rows = row
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _fill_headers(w: ColumnWriter, c: Cursor, row: cython.Py_ssize_t) -> cython.void:
+    """Add the headers of the record that the cursor has just passed."""
+    raw: cython.p_const_uchar = c.raw
+    p: cython.Py_ssize_t = c.headers_start
+    filled: cython.Py_ssize_t = w.headers
+    end: cython.Py_ssize_t
+    _: cython.Py_ssize_t
+    for _ in range(c.header_count):
+        stop: cython.Py_ssize_t = _varint_end(raw, p, c.end)
+        size: cython.Py_ssize_t = _zigzag(raw, p, stop)
+        end = w.name_offsets[filled]
+        if cython.compiled:
+            memcpy(cython.address(w.name_data[end]), raw + stop, size)
+        else:
+            w.name_data[end : end + size] = raw[stop : stop + size]
+        w.name_offsets[filled + 1] = end + size
+        p = stop + size
+        stop = _varint_end(raw, p, c.end)
+        size = _zigzag(raw, p, stop)
+        end = w.header_data_offsets[filled]
+        p = stop
+        if size >= 0:
+            w.header_validity[filled >> 3] |= 1 << (filled & 7)
+            if cython.compiled:
+                memcpy(cython.address(w.header_data[end]), raw + stop, size)
+            else:
+                w.header_data[end : end + size] = raw[stop : stop + size]
+            p = stop + size
+            end += size
+        filled += 1
+        w.header_data_offsets[filled] = end
+    w.headers = filled
+    w.header_offsets[row + 1] = filled
 
 
 @cython.cfunc

@@ -20,7 +20,7 @@ class _Type:
         return self
 
 
-const = uchar = longlong = ulonglong = Py_ssize_t = bint = p_uchar = p_const_uchar = _Type()
+void = const = uchar = longlong = ulonglong = Py_ssize_t = bint = p_uchar = p_const_uchar = _Type()
 int = _Type()  # noqa: A001 (C's int)
 
 

@@ -21,10 +21,17 @@ from millstream.errors import (
     MessageTooLarge,
     UnsupportedCompressionType,
 )
-from millstream.protocol.batch import HEADER_SIZE, LOG_APPEND_TIME, BatchHeader, read_header, seal
+from millstream.protocol.batch import seal
 from millstream.protocol.compression import Codec, Undecompressable, compress, decompress, is_linked_lz4
 from millstream.protocol.fetched import MAX_DECOMPRESSED_BYTES
-from millstream.protocol.kernel import GOOD, Walk, keyless_records, mistimed_records, validate_records
+from millstream.protocol.header import (
+    GOOD,
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    BatchHeader,
+    Walk,
+)
+from millstream.protocol.kernel import keyless_records, mistimed_records, read_header, validate_records
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -88,7 +95,7 @@ def check_produced(records: Buffer, rules: ProduceRules, produce_version: int, n
         payload, start = view, HEADER_SIZE
     walk = validate_records(payload, header.count, header.base_timestamp, start)
     if walk.error != GOOD:
-        raise _refused(InvalidRecord, [(walk.index, walk.reason)])
+        raise _refused(InvalidRecord, [(walk.bad_index, walk.reason)])
     if rules.is_compacted and walk.null_key_index >= 0:
         indexes = keyless_records(payload, start, header.count)
         raise _refused(InvalidRecord, [(index, "a compacted topic needs a key") for index in indexes])
