@@ -78,6 +78,10 @@ class BrokerConfig:
         """The value that holds now; KeyError for a name that is no broker key."""
         return self._values[name]
 
+    def for_name(self, name: str) -> Any:
+        """The value of a name that may be given for one listener only; None if it is not."""
+        return self._values.get(name)
+
     def for_listener(self, listener: str, name: str) -> Any:
         """The value of a key for one listener: listener.name.LISTENER.KEY, else KEY."""
         special = f"listener.name.{listener.lower()}.{name}"
@@ -194,6 +198,8 @@ class BrokerConfig:
             raise ConfigError("node.id and broker.id are two names of one key and must not differ")
         try:
             names = [listener.name for listener in self.listeners]
+            if not names:
+                raise ValueError("give at least one, such as PLAINTEXT://localhost:9092")
             advertised = self.advertised_listeners
         except ValueError as error:
             raise ConfigError(f"listeners: {error}") from None

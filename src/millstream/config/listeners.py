@@ -14,7 +14,7 @@ _ADDRESS = re.compile(r"\s*([A-Za-z0-9_.-]+)://(?:\[([0-9A-Fa-f:.%]+)\]|([A-Za-z
 _PAIR = r"\s*[A-Za-z0-9_.-]+:(?:PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)\s*"
 
 LISTENER_LIST = Matches(
-    re.compile(rf"{_ADDRESS.pattern}(?:,{_ADDRESS.pattern})*"),
+    re.compile(rf"|{_ADDRESS.pattern}(?:,{_ADDRESS.pattern})*"),
     "one or more of NAME://HOST:PORT, such as PLAINTEXT://localhost:9092",
 )
 PROTOCOL_MAP = Matches(

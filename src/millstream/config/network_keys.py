@@ -146,10 +146,9 @@ NETWORK_KEYS = (
     ConfigKey(
         "queued.max.request.bytes",
         "long",
-        -1,
-        "How many bytes of requests may wait before the broker stops reading from connections; -1 sets no"
-        " limit"
-        " over all connections.",
+        1 << 30,
+        "How many bytes of half-received requests all connections may hold together before the broker stops"
+        " reading large ones; -1 sets no limit.",
     ),
     ConfigKey(
         "queued.max.requests",

@@ -28,11 +28,28 @@ OWN_KEYS = (
         at_least(16),
     ),
     ConfigKey(
+        "max.unsent.bytes",
+        "long",
+        512 * 1024 * 1024,
+        "How many bytes of fetched records may wait in memory for slow readers, over all connections; beyond"
+        " that a fetch answers with one batch at a time.",
+        at_least(1024 * 1024),
+        "cluster-wide",
+    ),
+    ConfigKey(
         "metrics.listener",
         "string",
         "",
         "The HOST:PORT on which /metrics answers Prometheus over HTTP; empty serves no metrics.",
         Matches(re.compile(r"|(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]*):[0-9]{1,5}"), "HOST:PORT, or nothing"),
+    ),
+    ConfigKey(
+        "min.incremental.fetch.session.eviction.ms",
+        "long",
+        120_000,
+        "How long a fetch session must have been idle before another client may take its place in a full"
+        " cache.",
+        at_least(0),
     ),
     ConfigKey(
         "registry",

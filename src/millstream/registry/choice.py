@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 from millstream.clock import Clock
 from millstream.config.keys import ConfigError
 from millstream.registry.contract import Registry
+
+FILE_NAME = "registry.db"
 
 
 def make_registry(text: str, folder: str, session_timeout_ms: int, clock: Clock | None = None) -> Registry:
@@ -17,5 +21,5 @@ def make_registry(text: str, folder: str, session_timeout_ms: int, clock: Clock 
     if kind == "sqlite":
         from millstream.registry.sqlite import SqliteRegistry
 
-        return SqliteRegistry(place or folder, session_timeout_ms, clock)
+        return SqliteRegistry(os.path.join(place or folder, FILE_NAME), session_timeout_ms, clock)
     raise ConfigError(f"registry={text} is not served yet; use sqlite or memory")

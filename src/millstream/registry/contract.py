@@ -156,6 +156,10 @@ class Registry(ABC):
         """The node, or NoNode."""
 
     @abstractmethod
+    async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        """Several nodes as they are at one moment; None for one that does not exist."""
+
+    @abstractmethod
     async def children(self, path: str) -> list[str]:
         """The names of the node's children, sorted, or NoNode."""
 

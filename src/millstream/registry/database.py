@@ -5,7 +5,7 @@ Tables of `registry.db` (WAL mode, `user_version` 1):
     nodes     parent, name -> data, version, created, modified, session   (the root is ('', ''))
     counter   the number of the last write
     changes   write, path: which paths the last KEPT_WRITES writes changed, for watches
-    sessions  id of every session that is not over; its lock and heartbeat are in `sessions/<id>`
+    sessions  id of every session that is not over; its lock and heartbeat are in `registry.db-sessions/<id>`
 
 Each write takes the next number and notes the paths that it changes, in the same transaction; readers of
 other processes see through `data_version` that there is something new, and what in `changes`. A write is
@@ -99,6 +99,14 @@ class Database:
     def get(self, path: str) -> Node:
         data, version, created, modified, session = self._find(path)
         return Node(data, version, created, modified, session != 0)
+
+    def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        self._db.execute("BEGIN")
+        try:
+            rows = [self._db.execute(_FIND, _key(path)).fetchone() for path in paths]
+        finally:
+            self._db.execute("COMMIT")
+        return [None if row is None else Node(row[0], row[1], row[2], row[3], row[4] != 0) for row in rows]
 
     def children(self, path: str) -> list[str]:
         self._find(path)

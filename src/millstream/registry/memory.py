@@ -80,6 +80,10 @@ class MemoryTree:
             entry = self._find(path)
             return Node(entry.data, entry.version, entry.created, entry.modified, entry.session != 0)
 
+    def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        with self._lock:
+            return [self.get(path) if path in self._entries else None for path in paths]
+
     def children(self, path: str) -> list[str]:
         check_path(path)
         with self._lock:
@@ -214,6 +218,10 @@ class MemoryRegistry(Registry):
     async def get(self, path: str) -> Node:
         self._check_session()
         return self._tree.get(path)
+
+    async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        self._check_session()
+        return self._tree.get_many(paths)
 
     async def children(self, path: str) -> list[str]:
         self._check_session()

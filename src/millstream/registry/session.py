@@ -1,6 +1,6 @@
 """Sessions of processes on one machine: a locked file each, with a heartbeat in it.
 
-`sessions/<id>` holds one number of 8 bytes that its owner increases, and is locked (flock) by it for as
+The file `<id>` holds one number of 8 bytes that its owner increases, and is locked (flock) by it for as
 long as it lives. The kernel releases the lock when the process ends, however it ends, so that others see
 a death at once. A process that is stopped keeps its lock but not its heartbeat: others declare it lost
 when they have seen the same number for the session time-out, on their own monotonic clock.

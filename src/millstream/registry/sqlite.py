@@ -45,8 +45,8 @@ TICK_S = 0.015
 MAX_PAUSE_S = 0.005
 """The longest pause before a busy file is tried again."""
 
-FILE_NAME = "registry.db"
-SESSIONS_FOLDER = "sessions"
+SESSIONS_SUFFIX = "-sessions"
+"""What the folder of the session files is called after the database's file."""
 
 
 class _Stop(Exception):
@@ -56,15 +56,15 @@ class _Stop(Exception):
 class _Worker:
     """One session: the thread, the connection that only it uses, and its queue of calls."""
 
-    def __init__(self, folder: str, clock: Clock, timeout_s: float, owner: SqliteRegistry) -> None:
-        self._folder = folder
+    def __init__(self, path: str, clock: Clock, timeout_s: float, owner: SqliteRegistry) -> None:
+        self._path = path
         self._timeout_s = timeout_s
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._calls: queue.SimpleQueue[tuple[Callable[[Database], Any], asyncio.Future[Any]] | None] = (
             queue.SimpleQueue()
         )
-        sessions = os.path.join(folder, SESSIONS_FOLDER)
+        sessions = path + SESSIONS_SUFFIX
         self.own = OwnSession(sessions, clock, timeout_s, self._tell_lost)
         self._others = OtherSessions(sessions, clock, timeout_s)
         self._is_stopping = False
@@ -119,8 +119,8 @@ class _Worker:
         self._post(self._finish)
 
     def _open(self) -> Database:
-        os.makedirs(os.path.join(self._folder, SESSIONS_FOLDER), exist_ok=True)
-        database = Database(os.path.join(self._folder, FILE_NAME))
+        os.makedirs(self._path + SESSIONS_SUFFIX, exist_ok=True)
+        database = Database(self._path)
         try:
             self._patiently(database.prepare)
             self.session = self._patiently(lambda: self._begin_session(database))
@@ -249,10 +249,10 @@ class _Worker:
 
 
 class SqliteRegistry(Registry):
-    """A session with the registry in `folder`, which is made if it does not exist."""
+    """A session with the registry in the file `path`, which is made if it does not exist."""
 
-    def __init__(self, folder: str, session_timeout_ms: int = 6000, clock: Clock | None = None) -> None:
-        self._folder = folder
+    def __init__(self, path: str, session_timeout_ms: int = 6000, clock: Clock | None = None) -> None:
+        self._path = path
         self._timeout_s = session_timeout_ms / 1000
         self._clock = clock if clock is not None else SystemClock()
         self._watches = Watches()
@@ -264,7 +264,7 @@ class SqliteRegistry(Registry):
         if self._worker is not None:
             raise RegistryError("the session has begun already")
         await self._wait_for_ending()
-        worker = _Worker(self._folder, self._clock, self._timeout_s, self)
+        worker = _Worker(self._path, self._clock, self._timeout_s, self)
         try:
             await worker.started
         except BaseException as error:
@@ -275,7 +275,7 @@ class SqliteRegistry(Registry):
             await self._wait_for_ending()
             if isinstance(error, RegistryError):
                 raise
-            raise Unavailable(f"the registry in {self._folder} cannot be opened: {error}") from error
+            raise Unavailable(f"the registry {self._path} cannot be opened: {error}") from error
         is_first = self._session == 0
         self._session = worker.session
         if worker.is_lost:
@@ -303,6 +303,11 @@ class SqliteRegistry(Registry):
     async def get(self, path: str) -> Node:
         check_path(path)
         return await self._call(lambda database: database.get(path))
+
+    async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        for path in paths:
+            check_path(path)
+        return await self._call(lambda database: database.get_many(paths))
 
     async def children(self, path: str) -> list[str]:
         check_path(path)

@@ -1,0 +1,92 @@
+"""What IncrementalAlterConfigs asks for (KIP-339), as a pure function from old texts to new ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import NamedTuple
+
+from millstream.config.broker import BrokerConfig
+from millstream.config.broker_keys import find_key
+from millstream.config.checks import Value
+from millstream.config.keys import ConfigKey, nearest
+from millstream.config.topic import REMOVED, TOPIC_KEYS
+from millstream.errors import InvalidConfig, InvalidRequest
+
+
+class Op(IntEnum):
+    """What to do with a key, by the protocol's numbers."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class AlterOp(NamedTuple):
+    """One change of one key. The value does not matter for DELETE."""
+
+    name: str
+    op: int
+    value: str | None
+
+
+def altered(
+    texts: Mapping[str, str],
+    ops: Iterable[AlterOp],
+    keys: Mapping[str, ConfigKey],
+    config: BrokerConfig,
+) -> dict[str, str]:
+    """The texts after all changes; InvalidRequest or InvalidConfig if one cannot be made.
+
+    APPEND and SUBTRACT work on what holds now, also where it is a default, and make it the resource's own.
+    Whether the new texts are valid is for `check_topic_overrides` and `set_dynamic` to say.
+    """
+    result = dict(texts)
+    done: set[str] = set()
+    for name, op, value in ops:
+        if name in done:
+            raise InvalidRequest(f"{name} is altered twice in one request")
+        done.add(name)
+        key = _key(name, keys)
+        if op == Op.DELETE:
+            result.pop(name, None)
+            continue
+        if value is None:
+            raise InvalidRequest(f"{name} needs a value")
+        if op == Op.SET:
+            result[name] = value
+        elif op in (Op.APPEND, Op.SUBTRACT):
+            if key.kind != "list":
+                raise InvalidConfig(f"{name} is not a list; set it instead of appending or subtracting")
+            before = _members(key.parse(result[name])) if name in result else _current(name, keys, config)
+            given = _members(key_members(value))
+            if op == Op.APPEND:
+                after = before + [member for member in given if member not in before]
+            else:
+                after = [member for member in before if member not in given]
+            result[name] = ",".join(after)
+        else:
+            raise InvalidRequest(f"{op} is no way to alter a configuration")
+    return result
+
+
+def key_members(text: str) -> tuple[str, ...]:
+    """The members of a list's text, not checked: what is taken away need not be valid."""
+    return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+def _members(value: Value) -> list[str]:
+    return list(value) if isinstance(value, tuple) else []
+
+
+def _current(name: str, keys: Mapping[str, ConfigKey], config: BrokerConfig) -> list[str]:
+    return _members(config.topic_default(name)[0] if keys is TOPIC_KEYS else config.for_name(name))
+
+
+def _key(name: str, keys: Mapping[str, ConfigKey]) -> ConfigKey:
+    key = keys.get(name) if keys is TOPIC_KEYS else find_key(name)
+    if key is None:
+        hint = f": {REMOVED[name]}" if name in REMOVED else nearest(name, keys)
+        raise InvalidConfig(f"unknown config {name}{hint}")
+    return key
