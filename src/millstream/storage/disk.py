@@ -41,6 +41,12 @@ class File(Protocol):
     def close(self) -> None: ...
 
 
+class Lock(Protocol):
+    """A held lock file. The machine lets go of it when the process dies."""
+
+    def release(self) -> None: ...
+
+
 class Disk(Protocol):
     """The folders and files of one machine."""
 
@@ -72,4 +78,14 @@ class Disk(Protocol):
 
     def fsync_dir(self, path: str) -> None: ...
 
-    def free_bytes(self, path: str) -> int: ...
+    def free_bytes(self, path: str) -> int:
+        """How much room is left for files under `path`."""
+        ...
+
+    def total_bytes(self, path: str) -> int:
+        """How large the file system under `path` is."""
+        ...
+
+    def lock(self, path: str) -> Lock:
+        """Hold the lock file `path`, made if it is missing; BlockingIOError if another process holds it."""
+        ...

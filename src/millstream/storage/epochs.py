@@ -1,0 +1,96 @@
+"""The leader epochs of a log: where each leader's records start.
+
+On disk (`leader-epoch-checkpoint` in the log's folder): a checkpoint file whose entries are
+`epoch start_offset`, both strictly growing. It need not be written at once: every batch carries its
+leader epoch, so recovery finds again what a crash lost. It is written before the recovery point
+passes a segment, and when the log is closed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from operator import itemgetter
+
+from millstream.storage.checkpoints import format_checkpoint, parse_checkpoint
+
+UNKNOWN_EPOCH = -1
+_EPOCH = itemgetter(0)
+_START = itemgetter(1)
+
+
+class Epochs:
+    """Epoch → first offset. One thread changes it; `entries` is replaced, never changed: others may read."""
+
+    __slots__ = ("entries", "is_changed", "latest")
+
+    def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
+        self.is_changed = False
+        self._set(tuple(entries))
+
+    @classmethod
+    def parse(cls, data: bytes) -> Epochs:
+        """Read the checkpoint file's bytes; BadCheckpoint if they are not its format."""
+        return cls((int(epoch), int(start)) for epoch, start in parse_checkpoint(data, 2))
+
+    def encode(self) -> bytes:
+        """The checkpoint file's bytes."""
+        return format_checkpoint([f"{epoch} {start}" for epoch, start in self.entries])
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Note that the records from `start_offset` on are of `epoch`. Nothing changes if that is known.
+
+        Entries that contradict it (a higher epoch, or one that starts later) go.
+        """
+        if epoch <= UNKNOWN_EPOCH or epoch == self.latest:
+            return
+        kept = [entry for entry in self.entries if entry[0] < epoch and entry[1] < start_offset]
+        self._set((*kept, (epoch, start_offset)))
+        self.is_changed = True
+
+    def start_offset_of(self, epoch: int) -> int:
+        """The first offset of an epoch, -1 if the log has no entry for it."""
+        for known, start in self.entries:
+            if known == epoch:
+                return start
+        return -1
+
+    def epoch_of(self, offset: int) -> int:
+        """The epoch of the record at `offset`, -1 if it lies before all entries."""
+        entries = self.entries
+        found = bisect_right(entries, offset, key=_START)
+        return entries[found - 1][0] if found else UNKNOWN_EPOCH
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """The largest epoch that is at most `epoch`, and the offset where it ends; (-1, -1) if none is known.
+
+        This is the answer to OffsetForLeaderEpoch (KIP-101, KIP-279).
+        """
+        entries = self.entries
+        if epoch == UNKNOWN_EPOCH or not entries or epoch > entries[-1][0]:
+            return UNKNOWN_EPOCH, -1
+        if epoch == entries[-1][0]:
+            return epoch, log_end_offset
+        above = bisect_right(entries, epoch, key=_EPOCH)
+        if above == 0:  # asked for an epoch before all that are known: its records end where those start
+            return epoch, entries[0][1]
+        return entries[above - 1][0], entries[above][1]
+
+    def truncate_end(self, end_offset: int) -> None:
+        """Drop the epochs that start at `end_offset` or later."""
+        kept = tuple(entry for entry in self.entries if entry[1] < end_offset)
+        if len(kept) < len(self.entries):
+            self._set(kept)
+            self.is_changed = True
+
+    def truncate_start(self, start_offset: int) -> None:
+        """Drop the epochs that end before `start_offset`; the one that holds it then starts there."""
+        entries = self.entries
+        found = bisect_right(entries, start_offset, key=_START)
+        if found and (found > 1 or entries[0][1] < start_offset):
+            self._set(((entries[found - 1][0], start_offset), *entries[found:]))
+            self.is_changed = True
+
+    def _set(self, entries: tuple[tuple[int, int], ...]) -> None:
+        self.entries = entries
+        self.latest = entries[-1][0] if entries else UNKNOWN_EPOCH

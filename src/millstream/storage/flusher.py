@@ -1,0 +1,101 @@
+"""Making a log durable, in a thread while the loop goes on appending.
+
+What lies below `recovery_point` survives a power loss: the bytes of the batches, the names of the
+files and folders that lead to them, and, for segments that will not grow any more, their indexes.
+The active segment's indexes are not needed: recovery derives them.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from millstream.storage import names
+from millstream.storage.files import fsync_file
+from millstream.storage.segment import Segment
+
+if TYPE_CHECKING:
+    from millstream.storage.log import Log
+
+
+class Flusher:
+    """The durable part of one log. `flush` may run in any thread, one at a time; the rest is the loop's."""
+
+    __slots__ = (
+        "_cuts",
+        "_flushing",
+        "_is_folder_synced",
+        "_log",
+        "_names_changed",
+        "_names_synced",
+        "_point",
+        "recovery_point",
+    )
+
+    def __init__(self, log: Log, recovery_point: int, *, is_folder_synced: bool) -> None:
+        self._log = log
+        self.recovery_point = recovery_point
+        self._flushing = Lock()
+        self._point = Lock()
+        self._cuts = 0
+        self._is_folder_synced = is_folder_synced
+        self._names_changed = 0 if is_folder_synced else 1
+        self._names_synced = 0
+
+    def name_changed(self) -> None:
+        """A file was made in the log's folder: its name must be durable before its bytes count."""
+        self._names_changed += 1
+
+    def cut(self, end_offset: int) -> None:
+        """The log was cut off: what a flush under way makes durable beyond `end_offset` does not count."""
+        with self._point:
+            self._cuts += 1
+            self.recovery_point = min(self.recovery_point, end_offset)
+
+    def flush(self, *, rolled_only: bool) -> int:
+        log = self._log
+        with self._flushing:
+            cuts = self._cuts
+            target = log.segments.active.base_offset if rolled_only else log.end_offset
+            segments = log.segments  # after the end offset: they hold all below it
+            if target <= self.recovery_point:
+                return self.recovery_point
+            names_changed = self._names_changed
+            try:
+                for segment in segments.unflushed(target):
+                    self._sync_segment(segment, is_active=segment is segments.active)
+                self._sync_epochs()
+                self._sync_names(names_changed)
+            except OSError as error:
+                raise log.fail(error) from error
+            with self._point:
+                if self._cuts == cuts:
+                    self.recovery_point = max(self.recovery_point, target)
+                log.last_flush_ms = log.now_ms()
+                return self.recovery_point
+
+    def _sync_segment(self, segment: Segment, *, is_active: bool) -> None:
+        try:
+            segment.fsync(with_indexes=not is_active)
+        except OSError:
+            if segment.is_retired:  # it was deleted meanwhile
+                return
+            raise
+        segment.is_flushed = not is_active
+
+    def _sync_epochs(self) -> None:
+        log = self._log
+        if log.epochs.is_changed:
+            log.epochs.is_changed = False
+            log.disk.replace_file(f"{log.folder}/{names.EPOCHS_FILE}", log.epochs.encode())
+
+    def _sync_names(self, names_changed: int) -> None:
+        """Make the files' names durable, and at first the folder's own with what says whose it is."""
+        log = self._log
+        if not self._is_folder_synced:
+            fsync_file(log.disk, f"{log.folder}/{names.METADATA_FILE}")
+            log.disk.fsync_dir(log.dir_path)
+            self._is_folder_synced = True
+        if names_changed != self._names_synced:
+            log.disk.fsync_dir(log.folder)
+            self._names_synced = names_changed

@@ -1,0 +1,473 @@
+"""A partition's log: segments end to end, read by offset, appended at the end.
+
+Who does what: one thread (the broker's loop) appends, rolls, deletes and truncates. Any thread may
+read, look up timestamps, and flush meanwhile. An offset below `end_offset` is in the file; one below
+`recovery_point` is on the device, with the names that lead to it.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from millstream.errors import KafkaStorageError, OffsetOutOfRange, RecordListTooLarge
+from millstream.protocol.batch import BatchHeader, ControlMarker, read_header
+from millstream.storage import names, retention, timestamps, truncation
+from millstream.storage.disk import Buffer, Disk
+from millstream.storage.epochs import Epochs
+from millstream.storage.files import write_file
+from millstream.storage.flusher import Flusher
+from millstream.storage.producer_snapshot import encode_snapshot
+from millstream.storage.producer_state import Producer, ProducerState
+from millstream.storage.reading import Slice, read_slice
+from millstream.storage.replay import note_marker, read_marker
+from millstream.storage.segment import MAX_RELATIVE_OFFSET, Segment
+from millstream.storage.segment_list import SegmentList
+from millstream.storage.timestamps import FoundTimestamp
+from millstream.storage.trash import Trash
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from millstream.clock import Clock
+    from millstream.config.log import LogConfig
+    from millstream.model import TopicPartition
+
+__all__ = ["Appended", "FoundTimestamp", "Log", "Slice", "Surroundings"]
+
+_PLACE: Final = Struct(">qii")
+_LENGTH_END: Final = 12
+_LOG_APPEND_TIME: Final = 8
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+_NO_LIMIT: Final = 1 << 63
+_NO_DATA: Final = memoryview(b"")
+
+
+class Appended(NamedTuple):
+    """What became of a batch."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    """-1 unless the batch's timestamp is that of the append."""
+    log_start_offset: int
+    is_duplicate: bool
+
+
+class Surroundings(NamedTuple):
+    """What a log needs of the world around it."""
+
+    disk: Disk
+    clock: Clock
+    random: Random
+    trash: Trash
+    on_failure: Callable[[OSError], None]
+    """Told of an error after which nothing in this log dir can be trusted to be written."""
+
+
+class Log:
+    """The log of one partition in one folder."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        folder: str,
+        partition: TopicPartition,
+        config: LogConfig,
+        segments: SegmentList,
+        *,
+        start_offset: int,
+        end_offset: int,
+        recovery_point: int,
+        epochs: Epochs,
+        producers: ProducerState,
+        snapshots: Sequence[int] = (),
+        is_folder_synced: bool = False,
+    ) -> None:
+        """The arguments are what `loading` found in the folder."""
+        self.folder = folder
+        self.partition = partition
+        self.segments = segments
+        self.start_offset = start_offset
+        self.end_offset = end_offset
+        self.epochs = epochs
+        self.producers = producers
+        self.snapshots = sorted(snapshots)
+        """The offsets of the producer snapshots in the folder."""
+        self.last_flush_ms = around.clock.now_ms()
+        self.disk = around.disk
+        self.failure: str | None = None
+        """Why the log takes no more writes; None while it does."""
+        self._around = around
+        self._flusher = Flusher(self, recovery_point, is_folder_synced=is_folder_synced)
+        self.config = config
+
+    def __repr__(self) -> str:
+        return f"Log({self.partition}, {self.start_offset} to {self.end_offset})"
+
+    @property
+    def config(self) -> LogConfig:
+        return self._config
+
+    @config.setter
+    def config(self, config: LogConfig) -> None:
+        """Take another configuration; it holds from the next append on."""
+        self._config = config
+        self._max_entries = max(1, config.segment_index_bytes // 12 - 1)
+        self._age_limit: int | None = None
+
+    @property
+    def dir_path(self) -> str:
+        """The log dir that the folder lies in."""
+        return self.folder.rpartition("/")[0]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum([segment.size for segment in self.segments])
+
+    @property
+    def recovery_point(self) -> int:
+        """The offset below which everything is durable."""
+        return self._flusher.recovery_point
+
+    def now_ms(self) -> int:
+        return self._around.clock.now_ms()
+
+    # Appending, on the loop
+
+    def append(
+        self,
+        data: Buffer,
+        header: BatchHeader,
+        leader_epoch: int,
+        *,
+        now_ms: int = -1,
+        transaction_version: int = 0,
+    ) -> Appended:
+        """Add one checked batch as the leader: assign its offsets, write it.
+
+        `data` is changed in place (base offset, leader epoch) and may be reused afterwards. A batch
+        that a producer sent before is not written again; the answer holds its first offsets.
+        KafkaStorageError if the disk is full: nothing has changed, and it can be tried again.
+        """
+        producer_id = header.producer_id
+        marker: ControlMarker | None = None
+        append_time_ms = header.max_timestamp if header.attributes & _LOG_APPEND_TIME else -1
+        if producer_id >= 0:
+            if header.is_control:
+                marker = read_marker(data)
+                if marker is not None:
+                    self.producers.check_marker(header, marker, transaction_version)
+            else:
+                sent = self.producers.check(header)
+                if sent is not None:
+                    return Appended(
+                        sent.first_offset, sent.last_offset, append_time_ms, self.start_offset, True
+                    )
+        base_offset = self.end_offset
+        last_offset = base_offset + header.last_offset_delta
+        if leader_epoch != self.epochs.latest:
+            self.epochs.assign(leader_epoch, base_offset)
+        size = header.size
+        _PLACE.pack_into(data, 0, base_offset, size - _LENGTH_END, leader_epoch)
+        self._write(data, size, base_offset, last_offset, header.max_timestamp)
+        if producer_id >= 0:
+            self._note_producer(header, marker, base_offset, last_offset)
+        self.end_offset = self.producers.end_offset = last_offset + 1
+        return Appended(base_offset, last_offset, append_time_ms, self.start_offset, False)
+
+    def append_as_follower(self, data: memoryview) -> None:
+        """Add whole, checked batches that carry the leader's offsets and epochs."""
+        position = 0
+        while position < len(data):
+            header = read_header(data, position)
+            base_offset, last_offset = header.base_offset, header.last_offset
+            if base_offset < self.end_offset:
+                raise OffsetOutOfRange(f"offset {base_offset} of {self.partition} is there already")
+            batch = data[position : position + header.size]
+            if header.leader_epoch > self.epochs.latest:
+                self.epochs.assign(header.leader_epoch, base_offset)
+            self._write(batch, header.size, base_offset, last_offset, header.max_timestamp)
+            if header.producer_id >= 0:
+                marker = read_marker(batch) if header.is_control else None
+                self._note_producer(header, marker, base_offset, last_offset)
+            self.end_offset = self.producers.end_offset = last_offset + 1
+            position += header.size
+
+    def begin_epoch(self, leader_epoch: int) -> None:
+        """Note that this broker leads from the log's end on (KIP-207 holds the high watermark against it)."""
+        self.epochs.assign(leader_epoch, self.end_offset)
+
+    def _note_producer(
+        self, header: BatchHeader, marker: ControlMarker | None, first_offset: int, last_offset: int
+    ) -> None:
+        if not header.is_control:
+            self.producers.add(header, first_offset, last_offset)
+        elif marker is not None:
+            aborted = note_marker(self.producers, header, marker, last_offset)
+            if aborted is not None:
+                try:
+                    self.segments.active.transaction_index.add(aborted)
+                except OSError as error:
+                    raise self.fail(error) from error
+
+    def _write(self, data: Buffer, size: int, base_offset: int, last_offset: int, max_timestamp: int) -> None:
+        if self.failure is not None:
+            raise KafkaStorageError(self.failure)
+        config = self._config
+        segment = self.segments.active
+        age_limit = self._age_limit
+        if age_limit is None:
+            age_limit = self._set_age_limit(segment)
+        if (
+            segment.size + size > config.segment_bytes
+            or max_timestamp > age_limit
+            or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
+            or segment.entry_count >= self._max_entries
+        ):
+            if size > config.segment_bytes:
+                raise RecordListTooLarge(f"a batch of {size} bytes is larger than a segment may be")
+            segment = self.roll(base_offset)
+        elif not segment.is_appendable:
+            self._flusher.name_changed()
+        try:
+            segment.append(data, size, last_offset, max_timestamp, config.index_interval_bytes)
+        except OSError as error:
+            raise self.storage_error(error) from error
+
+    def _set_age_limit(self, segment: Segment) -> int:
+        """The timestamp beyond which a batch goes to a new segment; none while the segment is empty."""
+        if segment.size == 0:
+            return _NO_LIMIT
+        config = self._config
+        jitter_ms = min(config.segment_jitter_ms, config.segment_ms)
+        jitter_ms = self._around.random.randrange(jitter_ms) if jitter_ms > 0 else 0
+        first = segment.first_timestamp
+        limit = self._age_limit = (
+            (first if first >= 0 else segment.created_ms) + config.segment_ms - jitter_ms
+        )
+        return limit
+
+    def roll(self, base_offset: int | None = None) -> Segment:
+        """Finish the active segment and start one at the log's end, or at `base_offset` beyond it."""
+        if base_offset is None:
+            base_offset = self.end_offset
+        old = self.segments.active
+        if old.size == 0 and old.base_offset == base_offset:
+            return old
+        segment = Segment(self.disk, self.folder, base_offset, 0, self.now_ms())
+        try:
+            if old.size:
+                old.spill()
+            self.take_snapshot(base_offset)
+            segment.create()
+        except OSError as error:
+            raise self.storage_error(error) from error
+        self._flusher.name_changed()
+        self._age_limit = None
+        if old.size:
+            self.segments = self.segments.rolled(segment)
+        else:
+            self.segments = self.segments.replaced([old], [segment])
+            self._discard([old])
+        return segment
+
+    def take_snapshot(self, offset: int) -> None:
+        """Write down the producer state, which is that before `offset`. Not yet durable."""
+        path = f"{self.folder}/{names.offset_name(offset, names.SNAPSHOT)}"
+        write_file(self.disk, path, encode_snapshot(self.producers))
+        if offset not in self.snapshots:
+            self.snapshots.append(offset)
+            self.snapshots.sort()
+
+    # Reading, in any thread
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        limit: int | None = None,
+        min_one: bool = True,
+        nowait: bool = False,
+    ) -> Slice:
+        """Whole, verified batches from the one that holds `offset`.
+
+        At most `max_bytes`, but at least one batch if `min_one`; only those that start below
+        `limit`. Empty at the end. OffsetOutOfRange outside of [start_offset, end_offset];
+        KafkaStorageError if the first batch is damaged. With `nowait` it raises BlockingIOError
+        where it would wait for the device.
+        """
+        while True:
+            end_offset = self.end_offset
+            if not self.start_offset <= offset <= end_offset:
+                raise OffsetOutOfRange(
+                    f"offset {offset} of {self.partition} is not within {self.start_offset} to {end_offset}"
+                )
+            if offset >= (end_offset if limit is None or limit > end_offset else limit):
+                return Slice(_NO_DATA, offset, offset)
+            segments = self.segments
+            try:
+                found = read_slice(
+                    segments,
+                    self.epochs,
+                    offset,
+                    max_bytes,
+                    end_offset if limit is None or limit > end_offset else limit,
+                    end_offset,
+                    min_one=min_one,
+                    nowait=nowait,
+                )
+            except BlockingIOError:
+                raise
+            except (OSError, KafkaStorageError) as error:
+                if self.segments is not segments:
+                    continue  # they changed under the read
+                if isinstance(error, OSError):
+                    raise KafkaStorageError(f"reading {self.partition}: {error}") from error
+                raise
+            if self.segments is segments or not segments.floor(found.first_offset).is_retired:
+                return found
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """The offset below which every transaction is decided: what read_committed sees. On the loop."""
+        stable = self.producers.last_stable_offset(high_watermark)
+        return min(max(stable, self.start_offset), high_watermark)
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
+        """(producer id, first offset) of the aborted transactions with records in [start, end)."""
+        found: list[tuple[int, int]] = []
+        for segment in self.segments.between(start_offset, self.end_offset):
+            for entry in segment.transaction_index.entries():
+                if entry.last_offset >= start_offset and entry.first_offset < end_offset:
+                    found.append((entry.producer_id, entry.first_offset))
+                if entry.last_stable_offset >= end_offset:
+                    return found
+        return found
+
+    def offset_for_timestamp(self, timestamp: int, *, limit: int | None = None) -> FoundTimestamp | None:
+        """The first record that is at least as late as `timestamp`, None if there is none below `limit`."""
+        return timestamps.find_first(self, timestamp, self.end_offset if limit is None else limit)
+
+    def max_timestamp_offset(self, *, limit: int | None = None) -> FoundTimestamp | None:
+        """The first record with the largest timestamp, None if there is none below `limit`."""
+        return timestamps.find_largest(self, self.end_offset if limit is None else limit)
+
+    def active_producers(self) -> list[Producer]:
+        return list(self.producers)
+
+    # Making durable, in any thread
+
+    def flush(self, *, rolled_only: bool = False) -> int:
+        """Make everything that was appended before the call durable; the offset up to which that is so.
+
+        With `rolled_only` the active segment is left out. An fsync that fails is final: the log dir
+        has failed, and the log takes no more writes.
+        """
+        if self.failure is not None:
+            raise KafkaStorageError(self.failure)
+        return self._flusher.flush(rolled_only=rolled_only)
+
+    def is_flush_due(self, now_ms: int) -> bool:
+        """Whether flush.messages or flush.ms asks for a flush now."""
+        unflushed = self.end_offset - self.recovery_point
+        if unflushed <= 0:
+            return False
+        return (
+            unflushed >= self._config.flush_messages or now_ms - self.last_flush_ms >= self._config.flush_ms
+        )
+
+    # Shortening, on the loop
+
+    def delete_records(self, offset: int) -> int:
+        """Raise the log's start to `offset`; whole segments below it go with the next retention."""
+        if offset > self.end_offset:
+            raise OffsetOutOfRange(f"offset {offset} of {self.partition} is beyond {self.end_offset}")
+        if offset > self.start_offset:
+            self.start_offset = offset
+            self.epochs.truncate_start(offset)
+        return self.start_offset
+
+    def apply_retention(self, now_ms: int, high_watermark: int | None = None) -> int:
+        """Delete the old segments that the configuration no longer keeps; how many bytes went."""
+        self.producers.expire(now_ms)
+        bound = self.end_offset if high_watermark is None else high_watermark
+        expired = retention.expired_segments(self, now_ms, bound)
+        if not expired:
+            return 0
+        if len(expired) == len(self.segments):
+            self.roll()
+        start_offset = max(self.start_offset, self.segments.start_of_next(expired[-1], self.end_offset))
+        self.start_offset = start_offset
+        self.epochs.truncate_start(start_offset)
+        self.segments = self.segments.replaced(expired, ())
+        self._discard(expired)
+        return sum([segment.size for segment in expired])
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop every batch that reaches `offset` or beyond; the log then ends there, or before."""
+        truncation.truncate(self, offset)
+
+    def restart_at(self, offset: int) -> None:
+        """Drop everything and go on at `offset`."""
+        truncation.restart(self, offset)
+
+    def replace_tail(self, old: Sequence[Segment], new: Sequence[Segment], end_offset: int) -> None:
+        """Take other segments at the end of the log, which moves back to `end_offset`. For truncation."""
+        self.end_offset = end_offset
+        self.segments = self.segments.replaced(old, new)
+        self._flusher.cut(end_offset)
+        self._age_limit = None
+        self._discard([segment for segment in old if segment not in new])
+
+    def _discard(self, segments: Sequence[Segment]) -> None:
+        """Put the files of segments that are no longer part of the log into the trash."""
+        for segment in segments:
+            segment.retire()
+            paths = segment.paths()
+            if segment.base_offset in self.snapshots and segment.base_offset < self.start_offset:
+                self.snapshots.remove(segment.base_offset)
+                paths.append(f"{self.folder}/{names.offset_name(segment.base_offset, names.SNAPSHOT)}")
+            self._around.trash.put_files(paths, self._config.file_delete_delay_ms)
+            segment.close()
+
+    # Failing and ending
+
+    def fail(self, error: OSError) -> KafkaStorageError:
+        """Take no more writes, and say that the log dir has failed; what a client is told."""
+        if self.failure is None:
+            self.failure = f"the log dir of {self.partition} has failed: {error}"
+            self._around.on_failure(error)
+        return KafkaStorageError(self.failure)
+
+    def storage_error(self, error: OSError) -> KafkaStorageError:
+        """What a client is told of a write that did not happen. A full disk is not a failed one."""
+        if error.errno in _FULL:
+            return KafkaStorageError(f"the disk of {self.partition} is full: {error}")
+        return self.fail(error)
+
+    def close(self, *, is_clean: bool = True) -> None:
+        """Let go of the files; before that make all durable, with a producer snapshot, if `is_clean`."""
+        if is_clean and self.failure is None:
+            try:
+                self._write_down()
+            except OSError as error:
+                raise self.fail(error) from error
+        self.failure = self.failure or f"{self.partition} is closed"
+        for segment in self.segments:
+            segment.retire()
+            segment.close()
+
+    def _write_down(self) -> None:
+        """Leave nothing that only memory knows. Nothing to do for a log that was not written to."""
+        active = self.segments.active
+        if active.is_appendable and active.size:
+            active.spill()
+            active.fsync(with_indexes=True)
+        has_snapshots = self.snapshots or len(self.producers) or len(self.segments) > 1
+        if has_snapshots and self.end_offset not in self.snapshots:
+            self.take_snapshot(self.end_offset)
+            self._flusher.name_changed()
+        self.flush()

@@ -1,0 +1,114 @@
+"""A log dir: a folder with the folders of logs, its checkpoints, and the marks of a clean stop.
+
+`.kafka_cleanshutdown` (JSON: `version` 0, `brokerEpoch`) exists only between a clean stop and the next
+start: its removal is made durable before anything is written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from uuid import UUID
+
+from millstream.errors import MillstreamError
+from millstream.model import TopicPartition
+from millstream.storage import checkpoints, names
+from millstream.storage.disk import Disk, Lock
+from millstream.storage.meta_properties import MetaProperties
+
+CLUSTER_METADATA = "__cluster_metadata"
+"""The topic of Apache Kafka's own controllers, which may lie in a folder that it wrote."""
+
+
+class LogDirInUse(MillstreamError):
+    """Another process works in the log dir."""
+
+
+class LogDir:
+    """One of a broker's log dirs. If it fails, only its logs go down."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self.path = path.rstrip("/") or "/"
+        self.has_failed = False
+        self.was_clean = False
+        """Whether the last stop was a clean one."""
+        self.broker_epoch = -1
+        """The broker's epoch at its last clean stop."""
+        self.meta: MetaProperties | None = None
+        self.log_count = 0
+        self._disk = disk
+        self._lock: Lock | None = None
+        self._written: dict[str, dict[TopicPartition, int]] = {}
+
+    def open(self, cluster_id: str, node_id: int, new_directory_id: UUID) -> None:
+        """Take the folder: lock it, see whose it is and how it was left."""
+        disk = self._disk
+        disk.makedirs(self.path)
+        try:
+            self._lock = disk.lock(f"{self.path}/{names.LOCK_FILE}")
+        except BlockingIOError as error:
+            raise LogDirInUse(
+                f"another process works in {self.path}: stop it, or give this broker its own data folder"
+            ) from error
+        meta_path = f"{self.path}/{names.META_FILE}"
+        if disk.exists(meta_path):
+            self.meta = MetaProperties.parse(disk.read_file(meta_path), meta_path, new_directory_id)
+            self.meta.check(self.path, cluster_id, node_id)
+        else:
+            self.meta = MetaProperties(cluster_id, node_id, new_directory_id)
+            disk.replace_file(meta_path, self.meta.encode())
+        self._take_clean_mark()
+
+    def _take_clean_mark(self) -> None:
+        path = f"{self.path}/{names.CLEAN_FILE}"
+        if self._disk.exists(path):
+            try:
+                self.broker_epoch = int(json.loads(self._disk.read_file(path))["brokerEpoch"])
+            except (ValueError, KeyError, TypeError):
+                self.broker_epoch = -1  # older versions of Kafka leave it empty
+            self._disk.remove(path)
+            self._disk.fsync_dir(self.path)
+            self.was_clean = True
+
+    def partition_folders(self) -> tuple[list[tuple[TopicPartition, str]], list[str]]:
+        """The folders of logs, with their names, and those that wait for removal."""
+        logs: list[tuple[TopicPartition, str]] = []
+        deleted: list[str] = []
+        for name in self._disk.listdir(self.path):
+            partition = names.parse_folder(name)
+            if partition is not None:
+                if partition.topic != CLUSTER_METADATA:
+                    logs.append((partition, name))
+            elif name.endswith(names.DELETE_FOLDER):
+                deleted.append(name)
+        return logs, deleted
+
+    def read_offsets(self, name: str) -> dict[TopicPartition, int]:
+        """A checkpoint file; a file that is not readable says nothing."""
+        try:
+            return checkpoints.read_offsets(self._disk, f"{self.path}/{name}")
+        except checkpoints.BadCheckpoint:
+            return {}
+
+    def write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Replace a checkpoint file, unless it already says so."""
+        rows = dict(offsets)
+        if self._written.get(name) != rows:
+            checkpoints.write_offsets(self._disk, f"{self.path}/{name}", rows)
+            self._written[name] = rows
+
+    def mark_clean(self, broker_epoch: int) -> None:
+        """Say that everything in this dir was written down."""
+        content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
+        self._disk.replace_file(f"{self.path}/{names.CLEAN_FILE}", content.encode())
+
+    def volume_bytes(self) -> tuple[int, int]:
+        """The size of the file system and what is free of it; -1 if the dir has failed."""
+        if self.has_failed:
+            return -1, -1
+        return self._disk.total_bytes(self.path), self._disk.free_bytes(self.path)
+
+    def release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None

@@ -1,0 +1,69 @@
+"""The identity of a log dir: whose cluster's and which broker's it is.
+
+On disk (`meta.properties`, Java properties): `version=1`, `cluster.id`, `node.id`, `directory.id`, the
+ids in Kafka's form (URL-safe base64 of 16 bytes without padding). A file of version 0 has
+`broker.id` and no `directory.id`.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import NamedTuple
+from uuid import UUID
+
+from millstream.errors import MillstreamError
+
+
+class WrongLogDir(MillstreamError):
+    """A log dir that belongs to another cluster or broker."""
+
+
+def encode_uuid(value: UUID) -> str:
+    """An id as Kafka writes it."""
+    return urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
+
+
+def decode_uuid(text: str) -> UUID:
+    """An id as Kafka writes it; ValueError if it is none."""
+    return UUID(bytes=urlsafe_b64decode(text + "=="))
+
+
+class MetaProperties(NamedTuple):
+    """What a log dir says of itself."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: UUID
+
+    def encode(self) -> bytes:
+        return (
+            f"#\nversion=1\ncluster.id={self.cluster_id}\nnode.id={self.node_id}\n"
+            f"directory.id={encode_uuid(self.directory_id)}\n"
+        ).encode()
+
+    @classmethod
+    def parse(cls, data: bytes, path: str, new_directory_id: UUID) -> MetaProperties:
+        """Read a file's bytes. A file without a directory id, an old one, gets the new one."""
+        lines = [line.strip() for line in data.decode().splitlines()]
+        pairs = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+        try:
+            node_id = int(pairs.get("node.id") or pairs["broker.id"])
+            directory = pairs.get("directory.id")
+            return cls(
+                pairs["cluster.id"], node_id, decode_uuid(directory) if directory else new_directory_id
+            )
+        except (KeyError, ValueError) as error:
+            raise WrongLogDir(f"{path} is not readable: {error!r}") from error
+
+    def check(self, path: str, cluster_id: str, node_id: int) -> None:
+        """Raise WrongLogDir unless the dir is that cluster's and that broker's."""
+        if cluster_id and self.cluster_id != cluster_id:
+            raise WrongLogDir(
+                f"{path} belongs to the cluster {self.cluster_id}, this broker to {cluster_id}:"
+                " give the broker its own data folder, or the registry that this one was made with"
+            )
+        if self.node_id != node_id:
+            raise WrongLogDir(
+                f"{path} belongs to the broker {self.node_id}, this one is {node_id}:"
+                " set node.id, or give the broker its own data folder"
+            )

@@ -1,0 +1,280 @@
+"""Files of the machine, with a bounded number of open descriptors.
+
+A file's descriptor is opened when it is needed and closed when others need the room: the least
+recently used one goes (by second chance, so that a use costs one attribute). A thread that uses a
+descriptor holds a reference to it for as long as the system call runs, and a descriptor is closed
+only when nobody refers to it any more: no descriptor number is ever reused under a running call.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import threading
+from collections import deque
+from typing import Final
+
+from millstream.storage.disk import Buffer
+
+_NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
+_CACHED_BYTES: Final = 64 << 20
+"""How much of what this process wrote last to a file is taken to be in memory where the system cannot say."""
+
+_FLAGS: Final = os.O_RDWR | os.O_CLOEXEC
+
+
+class _Descriptor:
+    """An open descriptor; closed when the last reference to it goes."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __del__(self, _close=os.close) -> None:  # type: ignore[no-untyped-def]
+        _close(self.fd)
+
+
+class OsFile:
+    """A file of an OsDisk. One thread appends; any number read meanwhile."""
+
+    __slots__ = (
+        "_descriptor",
+        "_device",
+        "_disk",
+        "_is_closed",
+        "_is_used",
+        "_path",
+        "_size",
+        "_written_from",
+    )
+
+    def __init__(self, disk: OsDisk, path: str, *, create: bool) -> None:
+        self._disk = disk
+        self._path = path
+        self._is_closed = False
+        self._is_used = True
+        self._descriptor: _Descriptor | None = None
+        descriptor = disk.descriptor(self, path, _FLAGS | os.O_CREAT if create else _FLAGS)
+        status = os.fstat(descriptor.fd)
+        self._size = self._written_from = status.st_size
+        self._device = status.st_dev
+
+    def append(self, data: Buffer) -> None:
+        descriptor = self._descriptor or self._reopen()
+        self._is_used = True
+        size = self._size
+        try:
+            written = os.pwrite(descriptor.fd, data, size)
+            if written != len(data):
+                written += _write_all(descriptor.fd, memoryview(data)[written:], size + written)
+        except BaseException:
+            os.ftruncate(descriptor.fd, size)
+            raise
+        self._size = size + written
+
+    def pread(self, size: int, offset: int, *, nowait: bool = False) -> memoryview:
+        descriptor = self._descriptor or self._reopen()
+        self._is_used = True
+        if nowait and size:
+            if self._device not in self._disk.devices_without_nowait:
+                data = bytearray(size)
+                try:
+                    return memoryview(data)[: os.preadv(descriptor.fd, [data], offset, _NOWAIT)]
+                except OSError as error:
+                    if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                        raise
+                    self._disk.devices_without_nowait.add(self._device)
+            if offset < max(self._written_from, self._size - _CACHED_BYTES):
+                raise BlockingIOError(errno.EAGAIN, "not known to be in memory", self._path)
+        found = os.pread(descriptor.fd, size, offset)
+        if len(found) == size or not found:
+            return memoryview(found)
+        return _read_rest(descriptor.fd, found, size, offset)
+
+    def pwrite(self, data: Buffer, offset: int) -> None:
+        descriptor = self._descriptor or self._reopen()
+        self._is_used = True
+        _write_all(descriptor.fd, memoryview(data), offset)
+        self._size = max(self._size, offset + len(data))
+
+    def size(self) -> int:
+        return self._size
+
+    def truncate(self, size: int) -> None:
+        descriptor = self._descriptor or self._reopen()
+        os.ftruncate(descriptor.fd, size)
+        self._size = size
+        self._written_from = min(self._written_from, size)
+
+    def fsync(self) -> None:
+        descriptor = self._descriptor or self._reopen()
+        os.fsync(descriptor.fd)
+
+    def close(self) -> None:
+        """Let go of the descriptor for good: later calls raise, calls under way finish."""
+        self._is_closed = True
+        self._disk.forget(self)
+
+    def release(self) -> bool:
+        """Called by the disk, which holds its lock: give up the descriptor unless it was used of late."""
+        if self._is_used:
+            self._is_used = False
+            return False
+        self._descriptor = None
+        return True
+
+    def drop(self) -> bool:
+        """Called by the disk, which holds its lock: give up the descriptor. Whether there was one."""
+        had = self._descriptor is not None
+        self._descriptor = None
+        return had
+
+    def adopt(self, descriptor: _Descriptor) -> None:
+        self._descriptor = descriptor
+
+    def _reopen(self) -> _Descriptor:
+        if self._is_closed:
+            raise OSError(errno.EBADF, "the file is closed", self._path)
+        return self._disk.descriptor(self, self._path, _FLAGS)
+
+
+class OsLock:
+    """An flock on a lock file; the kernel lets go of it when the process dies."""
+
+    def __init__(self, path: str) -> None:
+        self._descriptor: _Descriptor | None = _Descriptor(os.open(path, _FLAGS | os.O_CREAT, 0o644))
+        fcntl.flock(self._descriptor.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def release(self) -> None:
+        self._descriptor = None
+
+
+class OsDisk:
+    """The machine's folders and files, at most about `max_open_files` of them open at a time."""
+
+    def __init__(self, max_open_files: int = 512) -> None:
+        self.max_open_files = max(8, max_open_files)
+        self.devices_without_nowait: set[int] = set()
+        self._open_files: deque[OsFile] = deque()
+        self._open_count = 0
+        self._lock = threading.Lock()
+
+    @property
+    def open_count(self) -> int:
+        """How many files hold a descriptor now."""
+        return self._open_count
+
+    def descriptor(self, file: OsFile, path: str, flags: int) -> _Descriptor:
+        """The descriptor of `file`, opened now; another file's goes if there are too many."""
+        with self._lock:
+            if (open_now := file._descriptor) is not None:
+                return open_now
+            while self._open_count >= self.max_open_files:
+                eldest = self._open_files.popleft()
+                if eldest.release():
+                    self._open_count -= 1
+                else:
+                    self._open_files.append(eldest)
+            descriptor = _Descriptor(os.open(path, flags, 0o644))
+            file.adopt(descriptor)
+            self._open_files.append(file)
+            self._open_count += 1
+            return descriptor
+
+    def forget(self, file: OsFile) -> None:
+        """Close the descriptor of a file that will not be used again."""
+        with self._lock:
+            if file.drop():
+                self._open_count -= 1
+                self._open_files.remove(file)
+
+    def open(self, path: str, *, create: bool = False) -> OsFile:
+        return OsFile(self, path, create=create)
+
+    def read_file(self, path: str) -> bytes:
+        descriptor = _Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        data = os.read(descriptor.fd, 4096)
+        if len(data) < 4096:
+            return data
+        parts = [data]
+        while more := os.read(descriptor.fd, 1 << 20):
+            parts.append(more)
+        return b"".join(parts)
+
+    def replace_file(self, path: str, data: bytes) -> None:
+        beside = path + ".tmp"
+        descriptor = _Descriptor(os.open(beside, _FLAGS | os.O_CREAT | os.O_TRUNC, 0o644))
+        _write_all(descriptor.fd, memoryview(data), 0)
+        os.fsync(descriptor.fd)
+        del descriptor
+        os.rename(beside, path)
+        self.fsync_dir(os.path.dirname(path))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def mtime_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def listdir(self, path: str) -> list[str]:
+        return os.listdir(path)
+
+    def makedirs(self, path: str) -> None:
+        try:
+            os.mkdir(path)
+        except FileNotFoundError:
+            os.makedirs(path, exist_ok=True)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def remove(self, path: str) -> None:
+        os.remove(path)
+
+    def rmtree(self, path: str) -> None:
+        shutil.rmtree(path)
+
+    def fsync_dir(self, path: str) -> None:
+        descriptor = _Descriptor(os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        os.fsync(descriptor.fd)
+
+    def free_bytes(self, path: str) -> int:
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize
+
+    def total_bytes(self, path: str) -> int:
+        status = os.statvfs(path)
+        return status.f_blocks * status.f_frsize
+
+    def lock(self, path: str) -> OsLock:
+        return OsLock(path)
+
+
+def _write_all(fd: int, data: memoryview, offset: int) -> int:
+    total = len(data)
+    written = 0
+    while written < total:
+        count = os.pwrite(fd, data[written:], offset + written)
+        if count == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written += count
+    return written
+
+
+def _read_rest(fd: int, found: bytes, size: int, offset: int) -> memoryview:
+    """Read on after a short read, until `size` bytes or the end of the file."""
+    parts = [found]
+    have = len(found)
+    while have < size and (more := os.pread(fd, size - have, offset + have)):
+        parts.append(more)
+        have += len(more)
+    return memoryview(b"".join(parts))

@@ -1,0 +1,244 @@
+"""What a log knows of the producers that write to it: sequences, epochs, open transactions.
+
+Of each producer the last five batches are remembered, so that a batch sent again is recognised and
+answered with the offsets it got the first time (a client has at most five in flight). The state is
+a function of the log: replaying its batches from any snapshot gives it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from millstream.errors import (
+    InvalidProducerEpoch,
+    InvalidTxnState,
+    OutOfOrderSequenceNumber,
+    TransactionCoordinatorFenced,
+)
+from millstream.protocol.batch import BatchHeader, ControlMarker
+
+REMEMBERED_BATCHES: Final = 5
+MAX_SEQUENCE: Final = 0x7FFFFFFF
+NONE: Final = -1
+
+
+class SentBatch(NamedTuple):
+    """A batch that a producer wrote: where its sequence and its offsets end, and how long it is."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_sequence(self) -> int:
+        first = self.last_sequence - self.offset_delta
+        return first if first >= 0 else first + MAX_SEQUENCE + 1
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+class Producer:
+    """The state of one producer id in one log."""
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "last_timestamp",
+        "producer_id",
+        "transaction_start",
+    )
+
+    def __init__(self, producer_id: int, epoch: int = NONE, last_timestamp: int = NONE) -> None:
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.batches: list[SentBatch] = []
+        self.coordinator_epoch = NONE
+        self.last_timestamp = last_timestamp
+        self.transaction_start = NONE
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NONE
+
+    @property
+    def last_offset(self) -> int:
+        return self.batches[-1].last_offset if self.batches else NONE
+
+    def duplicate_of(self, epoch: int, first_sequence: int, last_sequence: int) -> SentBatch | None:
+        """The remembered batch with exactly these sequences, if there is one."""
+        if epoch == self.epoch:
+            for batch in self.batches:
+                if batch.last_sequence == last_sequence and batch.first_sequence == first_sequence:
+                    return batch
+        return None
+
+    def adopt_epoch(self, epoch: int) -> None:
+        """Go over to a new epoch, in which sequences start again."""
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self.batches = []
+
+    def is_expired(self, now_ms: int, expiration_ms: int) -> bool:
+        return self.transaction_start == NONE and now_ms - self.last_timestamp >= expiration_ms
+
+
+class CompletedTransaction(NamedTuple):
+    """A transaction that its end marker closed."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    is_aborted: bool
+
+
+class ProducerState:
+    """All producers of a log, and its open transactions by their first offset. Used by one thread."""
+
+    __slots__ = ("_decided", "_open", "end_offset", "expiration_ms", "producers")
+
+    def __init__(self, end_offset: int = 0, expiration_ms: int = 86_400_000) -> None:
+        self.producers: dict[int, Producer] = {}
+        self.expiration_ms = expiration_ms
+        self.end_offset = end_offset
+        """The offset up to which the log's batches are part of this state."""
+        self._open: dict[int, int] = {}  # first offset → producer id, in offset order
+        self._decided: dict[int, int] = {}  # first → last offset of those whose marker is not yet committed
+
+    def __iter__(self) -> Iterator[Producer]:
+        return iter(self.producers.values())
+
+    def __len__(self) -> int:
+        return len(self.producers)
+
+    def load(self, producer: Producer) -> None:
+        """Take a producer from a snapshot."""
+        self.producers[producer.producer_id] = producer
+        if producer.transaction_start != NONE:
+            self._open[producer.transaction_start] = producer.producer_id
+            self._open = dict(sorted(self._open.items()))
+
+    def check(self, header: BatchHeader) -> SentBatch | None:
+        """Whether a client's batch may follow: the batch it repeats, if it does; raises if it may not.
+
+        A producer that is not known may start at any sequence (KIP-360): its earlier batches may
+        have been deleted, or forgotten after a long silence.
+        """
+        producer = self.producers.get(header.producer_id)
+        if producer is None:
+            return None
+        epoch, first = header.producer_epoch, header.base_sequence
+        if epoch == producer.epoch:
+            last = producer.last_sequence
+            if first != last + 1 and not (first == 0 and last == MAX_SEQUENCE):
+                duplicate = producer.duplicate_of(epoch, first, header.last_sequence)
+                if duplicate is not None:
+                    return duplicate
+                raise OutOfOrderSequenceNumber(
+                    f"producer {header.producer_id} sent sequence {first} after {last} in epoch {epoch}"
+                )
+        elif epoch < producer.epoch:
+            raise InvalidProducerEpoch(
+                f"producer {header.producer_id} sent epoch {epoch}, but epoch {producer.epoch} is known"
+            )
+        elif first != 0 and producer.epoch != NONE:
+            raise OutOfOrderSequenceNumber(
+                f"producer {header.producer_id} starts epoch {epoch} at sequence {first}, not 0"
+            )
+        if producer.transaction_start != NONE and not header.is_transactional:
+            raise InvalidTxnState(
+                f"producer {header.producer_id} wrote outside of its transaction that is open"
+                f" since offset {producer.transaction_start}"
+            )
+        return None
+
+    def check_marker(self, header: BatchHeader, marker: ControlMarker, transaction_version: int) -> None:
+        """Whether a coordinator's end marker may follow; raises if it may not.
+
+        From transaction version 2 on (KIP-890) a marker's epoch must be above the producer's,
+        unless it repeats the marker that already closed the transaction.
+        """
+        producer = self.producers.get(header.producer_id)
+        if producer is None:
+            return
+        epoch = header.producer_epoch
+        is_repeat = epoch == producer.epoch and producer.transaction_start == NONE
+        if epoch < producer.epoch or (transaction_version >= 2 and epoch == producer.epoch and not is_repeat):
+            raise InvalidProducerEpoch(
+                f"an end marker of producer {header.producer_id} has epoch {epoch};"
+                f" epoch {producer.epoch} is known"
+            )
+        if marker.coordinator_epoch < producer.coordinator_epoch:
+            raise TransactionCoordinatorFenced(
+                f"an end marker of coordinator epoch {marker.coordinator_epoch} came after one of"
+                f" {producer.coordinator_epoch}"
+            )
+
+    def add(self, header: BatchHeader, first_offset: int, last_offset: int) -> None:
+        """Note a producer's data batch that the log now holds."""
+        producer = self.producers.get(header.producer_id)
+        if producer is None:
+            producer = self.producers[header.producer_id] = Producer(header.producer_id)
+        if header.producer_epoch != producer.epoch:
+            producer.adopt_epoch(header.producer_epoch)
+        timestamp = header.max_timestamp
+        batches = producer.batches
+        batches.append(SentBatch(header.last_sequence, last_offset, last_offset - first_offset, timestamp))
+        if len(batches) > REMEMBERED_BATCHES:
+            del batches[0]
+        producer.last_timestamp = timestamp
+        if header.is_transactional and producer.transaction_start == NONE:
+            producer.transaction_start = first_offset
+            self._open[first_offset] = producer.producer_id
+
+    def end(self, header: BatchHeader, marker: ControlMarker, offset: int) -> CompletedTransaction | None:
+        """Note an end marker at `offset` that the log now holds; the transaction that it closed, if any."""
+        producer = self.producers.get(header.producer_id)
+        if producer is None:
+            producer = self.producers[header.producer_id] = Producer(header.producer_id)
+        producer.adopt_epoch(header.producer_epoch)
+        producer.coordinator_epoch = marker.coordinator_epoch
+        producer.last_timestamp = header.max_timestamp
+        first_offset = producer.transaction_start
+        if first_offset == NONE:
+            return None
+        producer.transaction_start = NONE
+        return CompletedTransaction(producer.producer_id, first_offset, offset, not marker.is_commit)
+
+    def last_stable_before(self, completed: CompletedTransaction) -> int:
+        """The last stable offset once `completed` is done: where the next open transaction starts."""
+        for first_offset in self._open:
+            if first_offset != completed.first_offset:
+                return first_offset
+        return completed.last_offset + 1
+
+    def complete(self, completed: CompletedTransaction) -> None:
+        """Close a transaction. It holds the last stable offset back until its marker is committed."""
+        self._open.pop(completed.first_offset, None)
+        self._decided[completed.first_offset] = completed.last_offset
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Up to where every transaction is decided, and the decision committed."""
+        if self._decided:
+            self._decided = {
+                first: last for first, last in sorted(self._decided.items()) if last >= high_watermark
+            }
+            if self._decided:
+                high_watermark = min(high_watermark, next(iter(self._decided)))
+        if self._open:
+            return min(high_watermark, next(iter(self._open)))
+        return high_watermark
+
+    def expire(self, now_ms: int) -> None:
+        """Forget the producers that have been silent for `expiration_ms`."""
+        gone = [
+            producer.producer_id
+            for producer in self.producers.values()
+            if producer.is_expired(now_ms, self.expiration_ms)
+        ]
+        for producer_id in gone:
+            del self.producers[producer_id]

@@ -1,0 +1,215 @@
+"""Reading whole record batches out of a log's segments, verified before they leave.
+
+A batch's CRC does not cover its base offset, length, leader epoch and magic byte. So these are held
+against what surrounds them: the batch before (or the index entry, or the segment's base offset),
+the batch after (or the next segment's base offset, or the log's end), and the log's leader epochs.
+In a log without gaps no single changed byte passes.
+
+Everything here runs in any thread, on a SegmentList that was taken once.
+"""
+
+from __future__ import annotations
+
+import errno
+from struct import Struct
+from typing import Final, NamedTuple
+
+from millstream.errors import KafkaStorageError
+from millstream.protocol.batch import HEADER_SIZE, scan_batches
+from millstream.storage.epochs import UNKNOWN_EPOCH, Epochs
+from millstream.storage.segment import Segment
+from millstream.storage.segment_list import SegmentList
+
+_HEAD: Final = Struct(">qii")
+_DELTA: Final = Struct(">i")
+_BASE: Final = Struct(">q")
+_LENGTH_END: Final = 12
+_DELTA_AT: Final = 23
+_LEAST_READ: Final = 4096
+
+
+class Slice(NamedTuple):
+    """Whole batches of a log as they lie on disk."""
+
+    data: memoryview
+    first_offset: int
+    """The base offset of the first batch; the offset asked for if there is none."""
+    next_offset: int
+    """The offset after the last record; the offset asked for if there is none."""
+
+
+class Located(NamedTuple):
+    """The batch that holds an offset: bytes of its segment from some position on, and where it is in them."""
+
+    segment: Segment
+    size: int
+    """The segment's size when it was looked at."""
+    position: int
+    """Where in the segment `data` starts."""
+    data: memoryview
+    start: int
+    """Where in `data` the batch starts."""
+    least_offset: int
+    """What the batch's base offset is at least."""
+
+
+def corrupt(segment: Segment, position: int, what: str) -> KafkaStorageError:
+    return KafkaStorageError(f"{segment.path} is damaged at byte {position}: {what}")
+
+
+def locate(
+    segments: SegmentList, offset: int, want_bytes: int, *, use_index: bool = True, nowait: bool = False
+) -> Located | None:
+    """Find the first batch that ends at or after `offset`, and read on from there; None if there is none."""
+    hint = segments.positions.get(offset)
+    least_offset = offset
+    indexed_last = -1
+    if hint is not None and use_index:
+        segment, position = hint
+    else:
+        segment = segments.floor(offset)
+        position = 0
+        if use_index:
+            indexed_last, position = segment.lookup(offset, nowait=nowait)
+        least_offset = segment.base_offset
+    want_bytes = max(want_bytes, _LEAST_READ) + HEADER_SIZE
+    while True:
+        size = segment.size
+        if position >= size:
+            following = segments.after(segment)
+            if following is None:
+                return None
+            segment, position, indexed_last = following, 0, -1
+            least_offset = max(least_offset, segment.base_offset)
+            continue
+        data = segment.open().pread(min(want_bytes, size - position), position, nowait=nowait)
+        start = 0
+        while len(data) - start >= HEADER_SIZE:
+            base, length, _ = _HEAD.unpack_from(data, start)
+            last = base + _DELTA.unpack_from(data, start + _DELTA_AT)[0]
+            if indexed_last >= 0:
+                if last != indexed_last:  # the index is wrong: do without it
+                    return locate(segments, offset, want_bytes, use_index=False, nowait=nowait)
+                indexed_last = -1
+            elif base < least_offset:
+                raise corrupt(segment, position + start, f"offset {base} comes after {least_offset - 1}")
+            if last >= offset:
+                return Located(segment, size, position, data, start, least_offset)
+            if length < HEADER_SIZE - _LENGTH_END or length > size - position - start - _LENGTH_END:
+                raise corrupt(segment, position + start, f"a batch of {length} bytes")
+            least_offset = last + 1
+            start += length + _LENGTH_END
+        if start == 0:
+            if nowait and size - position >= HEADER_SIZE:
+                raise BlockingIOError(errno.EAGAIN, "not in memory", segment.path)
+            raise corrupt(segment, position, "less than a batch's header")
+        position += start
+
+
+def read_slice(
+    segments: SegmentList,
+    epochs: Epochs,
+    offset: int,
+    max_bytes: int,
+    limit: int,
+    end_offset: int,
+    *,
+    min_one: bool,
+    nowait: bool,
+) -> Slice:
+    """Whole, verified batches from the one that holds `offset`, as `Log.read` promises."""
+    found = locate(segments, offset, max_bytes, nowait=nowait)
+    if found is None:
+        return Slice(memoryview(b""), offset, offset)
+    segment, size, position, data, start, least_offset = found
+    length = _HEAD.unpack_from(data, start)[1] + _LENGTH_END
+    if length > max_bytes:
+        if not min_one:
+            return Slice(memoryview(b""), offset, offset)
+        max_bytes = length
+    if length > size - position - start:
+        raise corrupt(segment, position + start, f"a batch of {length} bytes is longer than the file")
+    if length > len(data) - start:
+        position, start = position + start, 0
+        data = segment.open().pread(min(length + HEADER_SIZE, size - position), position, nowait=nowait)
+        if length > len(data):
+            if nowait:
+                raise BlockingIOError(errno.EAGAIN, "not in memory", segment.path)
+            raise corrupt(segment, position, "the file is shorter than it was")
+    scan = scan_batches(data, start, min(start + max_bytes, len(data)), True, least_offset)
+    if not scan.batches:
+        raise corrupt(segment, position + start, scan.reason)
+    stop, first_offset, next_offset = scan.position, scan.first_offset, scan.last_offset + 1
+    if next_offset > limit:
+        stop, next_offset = _cut(data, start, stop, limit)
+        if stop == start:
+            return Slice(memoryview(b""), offset, offset)
+    upper = _least_offset_after(segments, segment, size, position, data, stop, end_offset, nowait=nowait)
+    if next_offset > upper:  # the last batch's offsets cannot be right; those before it are good
+        stop, next_offset = _cut(data, start, stop, _last_base(data, start, stop))
+        if stop == start:
+            raise corrupt(segment, position + start, f"its offsets reach beyond {upper}, which follows")
+    if epochs.latest != UNKNOWN_EPOCH:
+        bad = _find_other_epoch(data, start, stop, epochs)
+        if bad >= 0:
+            if bad == start:
+                raise corrupt(segment, position + start, "its leader epoch is not that of its offset")
+            stop, next_offset = _cut(data, start, bad, limit)
+    segments.remember(next_offset, segment, position + stop)
+    return Slice(data[start:stop], first_offset, next_offset)
+
+
+def _cut(data: memoryview, start: int, stop: int, limit: int) -> tuple[int, int]:
+    """Where the batches with a base offset below `limit` end, and the offset after them."""
+    next_offset = -1
+    while start < stop:
+        base, length, _ = _HEAD.unpack_from(data, start)
+        if base >= limit:
+            break
+        next_offset = base + _DELTA.unpack_from(data, start + _DELTA_AT)[0] + 1
+        start += length + _LENGTH_END
+    return start, next_offset
+
+
+def _least_offset_after(
+    segments: SegmentList,
+    segment: Segment,
+    size: int,
+    position: int,
+    data: memoryview,
+    stop: int,
+    end_offset: int,
+    *,
+    nowait: bool,
+) -> int:
+    """The base offset of what follows `stop`: no record before it may have that offset."""
+    if position + stop >= size:
+        return segments.start_of_next(segment, end_offset)
+    if len(data) - stop < _BASE.size:
+        data, stop = segment.open().pread(_BASE.size, position + stop, nowait=nowait), 0
+        if len(data) < _BASE.size:
+            if nowait:
+                raise BlockingIOError(errno.EAGAIN, "not in memory", segment.path)
+            raise corrupt(segment, position + stop, "the file is shorter than it was")
+    following: int = _BASE.unpack_from(data, stop)[0]
+    return following
+
+
+def _last_base(data: memoryview, start: int, stop: int) -> int:
+    """The base offset of the last batch."""
+    base = -1
+    while start < stop:
+        base, length, _ = _HEAD.unpack_from(data, start)
+        start += length + _LENGTH_END
+    return base
+
+
+def _find_other_epoch(data: memoryview, start: int, stop: int, epochs: Epochs) -> int:
+    """Where the first batch starts whose leader epoch is not the one that the log knows; -1 if none."""
+    while start < stop:
+        base, length, epoch = _HEAD.unpack_from(data, start)
+        known = epochs.epoch_of(base + _DELTA.unpack_from(data, start + _DELTA_AT)[0])
+        if epoch != known and known != UNKNOWN_EPOCH:
+            return start
+        start += length + _LENGTH_END
+    return -1

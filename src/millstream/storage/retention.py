@@ -1,0 +1,41 @@
+"""Which segments a log no longer keeps: the oldest ones, by age, by size, or below the log's start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from millstream.storage.log import Log
+    from millstream.storage.segment import Segment
+
+
+def expired_segments(log: Log, now_ms: int, high_watermark: int) -> list[Segment]:
+    """The segments to delete now, from the oldest on; never one with uncommitted records.
+
+    Age is judged by a segment's largest timestamp. The active segment can be among them only with
+    all others, and only if it is not empty: the log then rolls first.
+    """
+    config = log.config
+    excess_bytes = -1
+    oldest_ms = None
+    if config.deletes_old:
+        if config.retention_bytes >= 0:
+            excess_bytes = log.size_bytes - config.retention_bytes
+        if config.retention_ms >= 0:
+            oldest_ms = now_ms - config.retention_ms
+    expired: list[Segment] = []
+    segments = log.segments
+    for number, segment in enumerate(segments):
+        is_last = number + 1 == len(segments)
+        next_base = log.end_offset if is_last else segments[number + 1].base_offset
+        if next_base > high_watermark or (is_last and segment.size == 0):
+            break
+        if not (
+            (next_base <= log.start_offset and not is_last)
+            or (excess_bytes >= segment.size)
+            or (oldest_ms is not None and segment.age_timestamp() < oldest_ms)
+        ):
+            break
+        expired.append(segment)
+        excess_bytes -= segment.size
+    return expired

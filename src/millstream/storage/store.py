@@ -1,0 +1,308 @@
+"""All logs of a broker, in one or more log dirs.
+
+The loop creates and deletes logs; `checkpoint`, `remove_deleted` and `close` may run in a thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from random import Random
+from uuid import UUID
+
+from millstream.clock import Clock
+from millstream.config.log import LogConfig
+from millstream.errors import KafkaStorageError, MillstreamError
+from millstream.model import NO_UUID, TopicPartition
+from millstream.storage import checkpoints, names
+from millstream.storage.disk import Disk
+from millstream.storage.loading import DAY_MS, create_log, load_log
+from millstream.storage.log import Log, Surroundings
+from millstream.storage.log_dir import LogDir
+from millstream.storage.partition_metadata import read_topic_id, write_topic_id
+from millstream.storage.trash import Trash
+
+log = logging.getLogger(__name__)
+
+
+def _ignore(path: str) -> None:
+    """Nobody wants to know."""
+
+
+class NoLogDir(MillstreamError):
+    """None of the log dirs can be used."""
+
+
+class Store:
+    """The logs of one broker, by partition."""
+
+    def __init__(
+        self,
+        dirs: Sequence[str],
+        disk: Disk,
+        clock: Clock,
+        log_config: LogConfig | None = None,
+        *,
+        cluster_id: str = "",
+        broker_id: int = 0,
+        random: Random,
+        producer_expiration_ms: int = DAY_MS,
+        on_dir_failure: Callable[[str], None] = _ignore,
+    ) -> None:
+        """`log_config` is what logs have until their topic's own configuration is set."""
+        self.dirs = [LogDir(disk, path) for path in dirs]
+        self.on_dir_failure = on_dir_failure
+        """Told the path of a log dir that failed, in whatever thread found it."""
+        self._disk = disk
+        self._clock = clock
+        self._config = log_config or LogConfig()
+        self._cluster_id = cluster_id
+        self._broker_id = broker_id
+        self._random = random
+        self._producer_expiration_ms = producer_expiration_ms
+        self._trash = Trash(disk, clock)
+        self._logs: dict[TopicPartition, Log] = {}
+        self._dir_of: dict[TopicPartition, LogDir] = {}
+        self._topic_ids: dict[TopicPartition, UUID] = {}
+
+    def __len__(self) -> int:
+        return len(self._logs)
+
+    def __iter__(self) -> Iterator[Log]:
+        return iter(list(self._logs.values()))
+
+    @property
+    def was_clean(self) -> bool:
+        """Whether the last stop wrote everything down, in every log dir."""
+        return all(folder.was_clean for folder in self.dirs)
+
+    # Opening
+
+    def open(self) -> None:
+        """Take the log dirs and load every log in them. A dir that cannot be read counts as failed."""
+        for folder in self.dirs:
+            try:
+                folder.open(self._cluster_id, self._broker_id, self._new_uuid())
+                self._load_dir(folder)
+            except OSError as error:
+                self._dir_failed(folder, error)
+            except BaseException:
+                self.release()
+                raise
+        if all(folder.has_failed for folder in self.dirs):
+            self.release()
+            raise NoLogDir(f"none of the log dirs can be used: {', '.join(d.path for d in self.dirs)}")
+
+    def _load_dir(self, folder: LogDir) -> None:
+        recovery_points = folder.read_offsets(checkpoints.RECOVERY_POINTS)
+        start_offsets = folder.read_offsets(checkpoints.LOG_STARTS)
+        around = self._surroundings(folder)
+        found, deleted = folder.partition_folders()
+        for name in deleted:
+            self._trash.put_folder(f"{folder.path}/{name}", 0)
+        for partition, name in found:
+            path = f"{folder.path}/{name}"
+            if partition in self._logs:
+                log.error("%s lies in two log dirs; %s is set aside", partition, path)
+                self._set_aside(partition, path)
+                continue
+            opened = load_log(
+                around,
+                path,
+                partition,
+                self._config,
+                is_clean=folder.was_clean,
+                recovery_point=recovery_points.get(partition, 0),
+                start_offset=start_offsets.get(partition, 0),
+                producer_expiration_ms=self._producer_expiration_ms,
+            )
+            self._add(opened, folder, read_topic_id(self._disk, path))
+
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """What the last checkpoint said of the high watermarks."""
+        found: dict[TopicPartition, int] = {}
+        for folder in self.dirs:
+            if not folder.has_failed:
+                found |= folder.read_offsets(checkpoints.HIGH_WATERMARKS)
+        return found
+
+    # Logs
+
+    def get(self, partition: TopicPartition, topic_id: UUID | None = None) -> Log | None:
+        """The log of a partition, None if there is none.
+
+        One that belongs to another topic id is set aside, never served and never deleted.
+        """
+        found = self._logs.get(partition)
+        if found is None or topic_id is None:
+            return found
+        known = self._topic_ids[partition]
+        if known == NO_UUID:
+            write_topic_id(self._disk, found.folder, topic_id)
+            self._topic_ids[partition] = topic_id
+        elif known != topic_id:
+            log.error("%s is of topic id %s, not %s: set aside", found.folder, known, topic_id)
+            self._set_aside(partition, self._remove(partition).folder)
+            return None
+        return found
+
+    def topic_id(self, partition: TopicPartition) -> UUID:
+        """The topic id that a log's folder carries; zero if none."""
+        return self._topic_ids[partition]
+
+    def create(self, partition: TopicPartition, topic_id: UUID, config: LogConfig) -> Log:
+        """A new, empty log, in the log dir that has the fewest; durable with its first flush."""
+        usable = [folder for folder in self.dirs if not folder.has_failed]
+        if not usable:
+            raise KafkaStorageError("every log dir has failed")
+        folder = min(usable, key=lambda one: one.log_count)
+        path = f"{folder.path}/{partition}"
+        around = self._surroundings(folder)
+        try:
+            self._disk.makedirs(path)
+            write_topic_id(self._disk, path, topic_id)
+        except OSError as error:
+            raise KafkaStorageError(f"creating {partition} in {folder.path}: {error}") from error
+        created = create_log(
+            around, path, partition, config, producer_expiration_ms=self._producer_expiration_ms
+        )
+        self._add(created, folder, topic_id)
+        return created
+
+    def delete(self, partition: TopicPartition) -> None:
+        """Take a log out of service at once; its folder is renamed now and removed later."""
+        if partition not in self._logs:
+            return
+        found = self._remove(partition)
+        path = f"{found.dir_path}/{names.retired_folder(partition, self._new_uuid(), names.DELETE_FOLDER)}"
+        try:
+            self._disk.rename(found.folder, path)
+        except OSError as error:
+            raise found.storage_error(error) from error
+        self._trash.put_folder(path, found.config.file_delete_delay_ms)
+
+    def set_aside_strays(self, topic_ids: Iterable[UUID]) -> list[TopicPartition]:
+        """Set aside the logs of topics that are not among these; which they were."""
+        known = {NO_UUID, *topic_ids}
+        strays = [partition for partition, topic_id in self._topic_ids.items() if topic_id not in known]
+        for partition in strays:
+            log.warning("%s belongs to no known topic: set aside", partition)
+            self._set_aside(partition, self._remove(partition).folder)
+        return strays
+
+    # Keeping
+
+    def checkpoint(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
+        """Flush finished segments, and write down recovery points, starts, and high watermarks if given."""
+        for folder in self.dirs:
+            if folder.has_failed:
+                continue
+            logs = self._logs_of(folder)
+            try:
+                for one in logs:
+                    if one.failure is None:
+                        one.flush(rolled_only=True)
+                self._write_checkpoints(folder, logs)
+                if high_watermarks is not None:
+                    folder.write_offsets(
+                        checkpoints.HIGH_WATERMARKS,
+                        {
+                            one.partition: high_watermarks[one.partition]
+                            for one in logs
+                            if one.partition in high_watermarks
+                        },
+                    )
+            except OSError as error:
+                self._dir_failed(folder, error)
+            except KafkaStorageError as error:
+                log.error("checkpointing %s: %s", folder.path, error)
+
+    def checkpoint_start_offsets(self) -> None:
+        """Write down where the logs start, so that deleted records stay deleted."""
+        for folder in self.dirs:
+            if not folder.has_failed:
+                try:
+                    self._write_starts(folder, self._logs_of(folder))
+                except OSError as error:
+                    self._dir_failed(folder, error)
+
+    def remove_deleted(self) -> int:
+        """Remove the files and folders whose delay is over; how many."""
+        return self._trash.empty()
+
+    def close(self, *, clean: bool = True, broker_epoch: int = -1) -> None:
+        """Close every log and let go of the dirs; each that was written down whole is marked clean."""
+        for folder in self.dirs:
+            logs = self._logs_of(folder)
+            is_clean = clean and not folder.has_failed
+            for one in logs:
+                try:
+                    one.close(is_clean=is_clean)
+                except KafkaStorageError as error:
+                    log.error("closing %s: %s", one.partition, error)
+                    is_clean = False
+            if is_clean:
+                try:
+                    self._write_checkpoints(folder, logs)
+                    folder.mark_clean(broker_epoch)
+                except OSError as error:
+                    self._dir_failed(folder, error)
+        self._logs.clear()
+        self.release()
+
+    def release(self) -> None:
+        for folder in self.dirs:
+            folder.release()
+
+    # Parts
+
+    def _add(self, opened: Log, folder: LogDir, topic_id: UUID) -> None:
+        self._logs[opened.partition] = opened
+        self._dir_of[opened.partition] = folder
+        self._topic_ids[opened.partition] = topic_id
+        folder.log_count += 1
+
+    def _remove(self, partition: TopicPartition) -> Log:
+        found = self._logs.pop(partition)
+        del self._topic_ids[partition]
+        self._dir_of.pop(partition).log_count -= 1
+        found.close(is_clean=False)
+        return found
+
+    def _set_aside(self, partition: TopicPartition, path: str) -> None:
+        name = names.retired_folder(partition, self._new_uuid(), names.STRAY_FOLDER)
+        self._disk.rename(path, f"{path.rpartition('/')[0]}/{name}")
+
+    def _logs_of(self, folder: LogDir) -> list[Log]:
+        return [one for one in list(self._logs.values()) if one.dir_path == folder.path]
+
+    def _write_checkpoints(self, folder: LogDir, logs: list[Log]) -> None:
+        folder.write_offsets(checkpoints.RECOVERY_POINTS, {one.partition: one.recovery_point for one in logs})
+        self._write_starts(folder, logs)
+
+    def _write_starts(self, folder: LogDir, logs: list[Log]) -> None:
+        folder.write_offsets(
+            checkpoints.LOG_STARTS,
+            {one.partition: one.start_offset for one in logs if one.start_offset > 0},
+        )
+
+    def _surroundings(self, folder: LogDir) -> Surroundings:
+        return Surroundings(
+            self._disk,
+            self._clock,
+            self._random,
+            self._trash,
+            lambda error: self._dir_failed(folder, error),
+        )
+
+    def _dir_failed(self, folder: LogDir, error: OSError) -> None:
+        if folder.has_failed:
+            return
+        folder.has_failed = True
+        log.error("the log dir %s has failed: %s", folder.path, error)
+        for one in self._logs_of(folder):
+            one.failure = one.failure or f"the log dir {folder.path} has failed: {error}"
+        self.on_dir_failure(folder.path)
+
+    def _new_uuid(self) -> UUID:
+        return UUID(int=self._random.getrandbits(128), version=4)

@@ -1,0 +1,65 @@
+"""Replacing segments by cleaned ones, so that a crash at any moment leaves either the old or the new.
+
+1. The new segment's files are written with the suffix `.cleaned`, and made durable.
+2. They are renamed to `.swap`, the `.log` last of all: from there on the new one counts.
+3. The old segments' files go; the suffix `.swap` goes.
+
+On opening a folder, `.cleaned` files are removed (step 1 was not finished), and `.swap` files are
+put in place of what they cover (step 3 was not finished).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from millstream.protocol.batch import HEADER_SIZE, read_header
+from millstream.storage import names
+from millstream.storage.disk import Disk
+from millstream.storage.segment import SUFFIXES
+
+log = logging.getLogger(__name__)
+
+
+def finish_swaps(disk: Disk, folder: str, found: Iterable[str]) -> set[str]:
+    """Finish or undo what a crash interrupted; the names of the files that are then there."""
+    present = set(found)
+    unfinished = {name for name in present if name.endswith((names.CLEANED, names.DELETED, ".tmp"))}
+    swapped = {name for name in present if name.endswith(names.SWAP)}
+    if not unfinished and not swapped:
+        return present
+    for name in unfinished:
+        disk.remove(f"{folder}/{name}")
+    present -= unfinished | swapped
+    bases = {names.offset_of(name) for name in swapped if name.endswith(names.LOG + names.SWAP)}
+    for name in swapped:
+        if names.offset_of(name) not in bases:
+            disk.remove(f"{folder}/{name}")
+    for base in sorted(bases):
+        end_offset = _end_offset(disk, f"{folder}/{names.offset_name(base, names.LOG + names.SWAP)}", base)
+        log.info("%s: putting the cleaned segment %d to %d in place", folder, base, end_offset)
+        for name in [name for name in present if name.endswith(SUFFIXES)]:
+            if base <= names.offset_of(name) < max(end_offset, base + 1):
+                disk.remove(f"{folder}/{name}")
+                present.discard(name)
+        for suffix in reversed(SUFFIXES):  # the log last: until then it is still to be done again
+            name = names.offset_name(base, suffix)
+            if name + names.SWAP in swapped:
+                disk.rename(f"{folder}/{name}{names.SWAP}", f"{folder}/{name}")
+                present.add(name)
+    disk.fsync_dir(folder)
+    return present
+
+
+def _end_offset(disk: Disk, path: str, base: int) -> int:
+    """The offset after the last record of a segment's file."""
+    file = disk.open(path)
+    try:
+        position, end_offset, size = 0, base, file.size()
+        while size - position >= HEADER_SIZE:
+            header = read_header(file.pread(HEADER_SIZE, position))
+            end_offset = header.next_offset
+            position += header.size
+        return end_offset
+    finally:
+        file.close()

@@ -1,0 +1,81 @@
+"""The transaction index of a segment: the aborted transactions whose end marker lies in it.
+
+On disk (`.txnindex`): entries of 34 bytes, big-endian: int16 version (0), int64 producer id, int64
+first offset, int64 last offset (that of the abort marker), int64 last stable offset at the time
+the marker was written. In the order of the markers. The file exists once there is an entry.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from threading import Lock
+from typing import NamedTuple
+
+from millstream.storage.disk import Disk, File
+
+_ENTRY = Struct(">hqqqq")
+_VERSION = 0
+
+
+class AbortedTransaction(NamedTuple):
+    """A transaction whose records a reader of committed data must leave out."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class TransactionIndex:
+    """The aborted transactions of one segment. One thread adds, others may read meanwhile."""
+
+    __slots__ = ("_disk", "_entries", "_file", "_lock", "_path")
+
+    def __init__(self, disk: Disk, path: str, lock: Lock, *, is_new: bool = False) -> None:
+        """`lock` is held while the file is read for the first time."""
+        self._disk = disk
+        self._lock = lock
+        self._path = path
+        self._file: File | None = None
+        self._entries: tuple[AbortedTransaction, ...] | None = () if is_new else None
+
+    def entries(self) -> tuple[AbortedTransaction, ...]:
+        entries = self._entries
+        return self._load() if entries is None else entries
+
+    def add(self, entry: AbortedTransaction) -> None:
+        entries = self.entries()
+        if self._file is None:
+            self._file = self._disk.open(self._path, create=True)
+        self._file.append(_ENTRY.pack(_VERSION, *entry))
+        self._entries = (*entries, entry)
+
+    def keep_below(self, offset: int) -> None:
+        """Drop the transactions whose marker lies at `offset` or above."""
+        kept = tuple(entry for entry in self.entries() if entry.last_offset < offset)
+        if len(kept) < len(self.entries()):
+            self._entries = kept
+            if self._file is None:
+                self._file = self._disk.open(self._path, create=True)
+            self._file.truncate(len(kept) * _ENTRY.size)
+
+    def fsync(self) -> None:
+        if self._file is not None:
+            self._file.fsync()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _load(self) -> tuple[AbortedTransaction, ...]:
+        with self._lock:
+            if self._entries is not None:
+                return self._entries
+            try:
+                data = self._disk.read_file(self._path)
+            except FileNotFoundError:
+                data = b""
+            whole = len(data) - len(data) % _ENTRY.size
+            entries = tuple(AbortedTransaction(*fields) for _, *fields in _ENTRY.iter_unpack(data[:whole]))
+            self._entries = entries
+            return entries

@@ -1,0 +1,61 @@
+"""Cutting a log's end off, as a follower does where it diverged from its leader.
+
+Readers are not stopped meanwhile: the log's end, its segments' sizes and its list of segments change
+before the bytes go, so that a reader that meets missing bytes sees that the list is another one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.protocol.batch import read_header
+from millstream.storage import names, recovery
+from millstream.storage.reading import locate
+from millstream.storage.segment import Segment
+
+if TYPE_CHECKING:
+    from millstream.storage.log import Log
+
+
+def truncate(log: Log, offset: int) -> None:
+    """Drop every batch that reaches `offset` or beyond; the log then ends there, or before it."""
+    if offset >= log.end_offset:
+        return
+    segments = log.segments
+    if offset <= segments.first.base_offset:
+        restart(log, offset)
+        return
+    found = locate(segments, offset, 0)
+    if found is None:
+        log.replace_tail([segments.active], [segments.active], offset)
+        segment = segments.active
+    else:
+        segment = found.segment
+        end_offset = min(offset, read_header(found.data, found.start).base_offset)
+        segment.shorten(found.position + found.start)
+        tail = list(segments.between(segment.base_offset, log.end_offset + 1))
+        log.replace_tail(tail, [segment], end_offset)
+        segment.cut(end_offset)
+        recovery.refresh_timestamps(segment)
+    log.start_offset = min(log.start_offset, log.end_offset)
+    log.epochs.truncate_end(log.end_offset)
+    _drop_snapshots(log, log.end_offset)
+    log.producers = recovery.load_producers(
+        log.disk, log.folder, log.segments, log.snapshots, log.end_offset, log.producers.expiration_ms
+    )
+
+
+def restart(log: Log, offset: int) -> None:
+    """Drop everything and go on at `offset`."""
+    old = list(log.segments)
+    log.replace_tail(old, [Segment(log.disk, log.folder, offset, 0, log.now_ms())], offset)
+    log.start_offset = offset
+    log.epochs.truncate_end(0)
+    _drop_snapshots(log, -1)
+    log.producers = type(log.producers)(offset, log.producers.expiration_ms)
+
+
+def _drop_snapshots(log: Log, end_offset: int) -> None:
+    for snapshot in [offset for offset in log.snapshots if offset > end_offset]:
+        log.snapshots.remove(snapshot)
+        log.disk.remove(f"{log.folder}/{names.offset_name(snapshot, names.SNAPSHOT)}")
