@@ -72,7 +72,7 @@ class FetchFrame:
         return self.records_position + max(int(length), 0)
 
 
-def next_offset(data: bytearray | memoryview, start: int, end: int) -> tuple[int, int]:
+def next_offset(data: bytes | bytearray | memoryview, start: int, end: int) -> tuple[int, int]:
     """The offset after the last whole batch in data[start:end] (-1 if none), and how many there are."""
     offset, batches, position = -1, 0, start
     while position + 61 <= end:

@@ -279,6 +279,7 @@ def open_loop(
                 check_at = now + 100_000_000
                 if is_over():
                     end = min(end, now)
+                    continue
             while next_due <= now and next_due < end:
                 due.append(next_due)
                 unsent += frame

@@ -57,7 +57,7 @@ def run_workload(
     prepared = [
         subject for subject in subjects if attempt(subject, partial(workload.prepare, subject, scale))
     ]
-    passes = ([False] if workload.is_warmed_up else []) + [True] * min(rounds, workload.max_rounds)
+    passes = ([False] if workload.is_warmed_up else []) + [True] * workload.rounds(rounds, scale)
     for number, counts in enumerate(passes):
         turn = prepared if number % 2 == 0 else prepared[::-1]
         for subject in turn:

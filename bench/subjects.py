@@ -20,6 +20,9 @@ from bench.wire import cluster_is_ready
 SETTINGS = {"log.segment.delete.delay.ms": "1000", "num.partitions": "1"}
 """What both brokers are given in every run; all else is their default."""
 
+CONSOLE = "import sys; from millstream.cli.main import main; sys.exit(main())"
+"""What the installed console command does, for an environment without it."""
+
 MILLSTREAM, APACHE_KAFKA = "millstream", "apache-kafka"
 
 
@@ -63,7 +66,7 @@ class MillstreamBroker:
 
     def command(self) -> list[str]:
         console = Path(sys.executable).with_name("millstream")
-        program = [str(console)] if console.exists() else [sys.executable, "-m", "millstream.cli.main"]
+        program = [str(console)] if console.exists() else [sys.executable, "-c", CONSOLE]
         options = [part for key, value in self.settings.items() for part in ("-o", f"{key}={value}")]
         return [*program, "serve", "--listen", self.bootstrap, "--data", str(self.data), *options]
 

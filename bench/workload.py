@@ -56,8 +56,8 @@ class Skipped(Exception):
 class Workload:
     """Base of all workloads. `measure` is called once for each subject and round, subjects interleaved.
 
-    `is_warmed_up`: one more measurement, not counted, comes first. `max_rounds` bounds the rounds of the
-    expensive ones. `uses_fresh_broker`: the shared brokers are stopped before it.
+    `is_warmed_up`: one more measurement, not counted, comes first. `max_rounds` and `max_quick_rounds` bound
+    the rounds of the expensive ones. `uses_fresh_broker`: the shared brokers are stopped before it.
     """
 
     name: str
@@ -66,6 +66,10 @@ class Workload:
     is_warmed_up = True
     uses_fresh_broker = False
     max_rounds = 99
+    max_quick_rounds = 99
+
+    def rounds(self, wanted: int, scale: Scale) -> int:
+        return min(wanted, self.max_quick_rounds if scale.is_quick else self.max_rounds)
 
     def prepare(self, subject: Subject, scale: Scale) -> None:
         """What is needed before the first round and is not measured."""

@@ -38,6 +38,7 @@ class _Interference(Workload):
     uses_fresh_broker = True
     is_warmed_up = False
     max_rounds = 3
+    max_quick_rounds = 1
 
     def _produce(
         self, broker: Broker, topic: str, seconds: float, is_over: Callable[[], bool] | None = None

@@ -24,7 +24,7 @@ from bench.workloads.librdkafka import fill, size_name
 PARTITIONS = 12
 TOOL_SECONDS = 300
 _RESULT = re.compile(
-    r"(\d+) records sent, ([\d.]+) records/sec \(([\d.]+) MB/sec\).*?([\d.]+) ms 99th", re.DOTALL
+    r"(\d+) steady state records sent, ([\d.]+) records/sec \(([\d.]+) MB/sec\).*?([\d.]+) ms 99th", re.DOTALL
 )
 
 
@@ -32,6 +32,7 @@ class JavaProduce(Workload):
     metrics = (RECORDS_PER_SECOND, MB_PER_SECOND, Metric("p99_ms", "ms", digits=0), CPU_PER_GB)
     is_warmed_up = False
     max_rounds = 5
+    max_quick_rounds = 1
 
     def __init__(self, value_bytes: int) -> None:
         self.value_bytes = value_bytes
@@ -47,14 +48,22 @@ class JavaProduce(Workload):
             if self.value_bytes < 1000
             else scale.count(quick=200_000, full=800_000)
         )
+        warm_up = records // 4
         with topic_on(broker, PARTITIONS) as topic:
             cpu = CpuClock(broker)
             done = run_tool(
                 "org.apache.kafka.tools.ProducerPerformance",
                 [
                     *("--bootstrap-server", broker.bootstrap, "--topic", topic),
-                    *("--num-records", str(records), "--record-size", str(self.value_bytes)),
-                    *("--throughput", "-1", "--command-property", "acks=all"),
+                    *("--num-records", str(records + warm_up), "--record-size", str(self.value_bytes)),
+                    *(
+                        "--throughput",
+                        "-1",
+                        "--warmup-records",
+                        str(warm_up),
+                        "--command-property",
+                        "acks=all",
+                    ),
                 ],
                 timeout_seconds=TOOL_SECONDS,
                 heap="512m",
@@ -69,7 +78,7 @@ class JavaProduce(Workload):
             "records/s": rate / 1e3,
             "MB/s": rate * self.value_bytes / 1e6,
             "p99_ms": p99_ms,
-            "cpu/GB": used_seconds / (records * self.value_bytes / 1e9),
+            "cpu/GB": used_seconds / ((records + warm_up) * self.value_bytes / 1e9),
         }
 
 
@@ -81,6 +90,7 @@ class JavaConsume(Workload):
     metrics = (RECORDS_PER_SECOND, MB_PER_SECOND, CPU_PER_GB)
     is_warmed_up = False
     max_rounds = 5
+    max_quick_rounds = 1
 
     def __init__(self) -> None:
         self._records: dict[str, int] = {}
@@ -97,7 +107,7 @@ class JavaConsume(Workload):
             broker, self.name, 1000, PARTITIONS, scale.count(quick=400e6, full=1600e6)
         )
 
-    def measure(self, subject: Subject, scale: Scale) -> Mapping[str, float]:  # noqa: ARG002
+    def measure(self, subject: Subject, scale: Scale) -> Mapping[str, float]:
         broker = subject.shared()
         records = self._records[subject.label]
         cpu = CpuClock(broker)

@@ -143,8 +143,7 @@ def consume(bootstrap: str, topic: str, partitions: int, records: int) -> float:
             received = len(consumer.consume(1, 1.0))
         started = time.perf_counter()
         while received < records:
-            messages = consumer.consume(10_000, 1.0)
-            received += len(messages)
+            received += len(consumer.consume(min(10_000, records - received), 1.0))
             if time.monotonic() > deadline:
                 raise RuntimeError(f"only {received} of {records} records arrived")
         return time.perf_counter() - started
@@ -187,7 +186,7 @@ class LibrdkafkaConsume(Workload):
                 )
             self._filled[subject.label] = topic, sum(connection.end_offsets(topic, self.partitions))
 
-    def measure(self, subject: Subject, scale: Scale) -> Mapping[str, float]:  # noqa: ARG002
+    def measure(self, subject: Subject, scale: Scale) -> Mapping[str, float]:
         broker = subject.shared()
         topic, records = self._filled[subject.label]
         cpu = CpuClock(broker)

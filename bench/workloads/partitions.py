@@ -31,6 +31,7 @@ class ManyPartitions(Workload):
     uses_fresh_broker = True
     is_warmed_up = False
     max_rounds = 3
+    max_quick_rounds = 1
 
     def measure(self, subject: Subject, scale: Scale) -> Mapping[str, float]:
         broker = subject.make()

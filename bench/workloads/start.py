@@ -48,7 +48,7 @@ class StartToFirstAck(Workload):
     uses_fresh_broker = True
     max_rounds = 5
 
-    def measure(self, subject: Subject, scale: Scale) -> Mapping[str, float]:  # noqa: ARG002
+    def measure(self, subject: Subject, scale: Scale) -> Mapping[str, float]:
         broker = subject.make()
         broker.format()
         try:
@@ -67,6 +67,7 @@ class Memory(Workload):
     uses_fresh_broker = True
     is_warmed_up = False
     max_rounds = 3
+    max_quick_rounds = 1
 
     def measure(self, subject: Subject, scale: Scale) -> Mapping[str, float]:
         with subject.fresh() as broker:
