@@ -108,6 +108,18 @@ class _Reading:
         self.is_counter = is_counter
 
 
+class TopicCounters:
+    """What is counted of one topic, looked up once."""
+
+    __slots__ = ("bytes_in", "bytes_out", "records_in", "records_out")
+
+    def __init__(self, metrics: Metrics, topic: str) -> None:
+        self.bytes_in = metrics.bytes_in.labels(topic)
+        self.bytes_out = metrics.bytes_out.labels(topic)
+        self.records_in = metrics.records_in.labels(topic)
+        self.records_out = metrics.records_out.labels(topic)
+
+
 class Metrics:
     """All metrics of one broker."""
 
@@ -132,6 +144,11 @@ class Metrics:
         self.background_failures = self.counters(
             "background_failures", "Rounds of background work that failed."
         ).labels()
+
+    def forget_topic(self, topic: str) -> None:
+        """Export nothing more of a deleted topic."""
+        for family in (self.bytes_in, self.bytes_out, self.records_in, self.records_out):
+            family.remove(topic)
 
     def counters(self, name: str, doc: str, *label_names: str) -> Family[Counter]:
         """A family of counters; their exported name ends in _total."""

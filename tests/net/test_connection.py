@@ -64,7 +64,9 @@ async def eventually(claim: Callable[[], bool]) -> None:
 
 def test_answers_frames_of_any_size_however_they_are_cut() -> None:
     async def main() -> None:
-        payloads = [bytes([i % 256]) * size for i, size in enumerate([8, 9, 500, 20_000, 8, 300_000, 16_380, 100])]
+        payloads = [
+            bytes([i % 256]) * size for i, size in enumerate([8, 9, 500, 20_000, 8, 300_000, 16_380, 100])
+        ]
         stream = b"".join(map(framed, payloads))
         async with serving(echo) as listener:
             for step in (1_000_000, 16_384, 4096, 777):
@@ -293,7 +295,10 @@ def test_connections_beyond_the_limits_are_refused() -> None:
 @pytest.mark.parametrize("sent", [b"", b"\0\0\1\0half a frame"])
 def test_idle_connections_end(sent: bytes) -> None:
     async def main() -> None:
-        async with serving(echo, Limits(max_idle_seconds=0.5)) as listener, connected(listener) as (reader, writer):
+        async with (
+            serving(echo, Limits(max_idle_seconds=0.5)) as listener,
+            connected(listener) as (reader, writer),
+        ):
             writer.write(sent)
             try:
                 async with asyncio.timeout(10):

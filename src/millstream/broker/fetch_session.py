@@ -40,7 +40,7 @@ class FetchPosition:
         "topic_id",
     )
 
-    def __init__(self, topic: str, topic_id: UUID, wanted: FetchRequest.FetchTopic.FetchPartition) -> None:
+    def __init__(self, topic: str, topic_id: UUID, wanted: FetchRequest.FetchPartition) -> None:
         self.topic = topic
         self.topic_id = topic_id
         self.index = wanted.partition
@@ -49,13 +49,13 @@ class FetchPosition:
         self.log_start_offset = -1
         self.update(wanted)
 
-    def update(self, wanted: FetchRequest.FetchTopic.FetchPartition) -> None:
+    def update(self, wanted: FetchRequest.FetchPartition) -> None:
         self.fetch_offset = wanted.fetch_offset
         self.max_bytes = wanted.partition_max_bytes
         self.current_leader_epoch = wanted.current_leader_epoch
         self.last_fetched_epoch = wanted.last_fetched_epoch
 
-    def has_news(self, answer: FetchResponse.FetchableTopicResponse.PartitionData) -> bool:
+    def has_news(self, answer: FetchResponse.PartitionData) -> bool:
         """Whether the answer tells the client something; it counts as told from then on."""
         told = (
             bool(answer.records)

@@ -32,12 +32,14 @@ class Housekeeping:
         background.every("removing deleted files", lambda: 1000, self.remove_deleted)
 
     def _flush_interval_ms(self) -> int:
-        return min(self._broker.config["log.flush.scheduler.interval.ms"], FLUSH_CHECK_MS)
+        interval_ms: int = self._broker.config["log.flush.scheduler.interval.ms"]
+        return min(interval_ms, FLUSH_CHECK_MS)
 
     async def retain(self) -> None:
         """Delete segments that are too old, or too many."""
+        now_ms = self._broker.clock.now_ms()
         async for partition in self._healthy():
-            partition.log.apply_retention(self._broker.clock.now_ms(), high_watermark=partition.high_watermark)
+            partition.log.apply_retention(now_ms, high_watermark=partition.high_watermark)
 
     async def flush_old(self) -> None:
         """Flush the logs whose oldest unflushed record is older than their flush.ms."""
@@ -47,8 +49,9 @@ class Housekeeping:
                 partition.start_flush()
 
     async def checkpoint(self) -> None:
-        """Write down how far recovery may trust each log, in threads."""
-        await asyncio.get_running_loop().run_in_executor(None, self._broker.store.checkpoint)
+        """Write down how far recovery may trust each log, and what is committed, in a thread."""
+        watermarks = {partition.name: partition.high_watermark for partition in self._broker.replicas}
+        await asyncio.get_running_loop().run_in_executor(None, self._broker.store.checkpoint, watermarks)
 
     async def remove_deleted(self) -> None:
         """Remove what was deleted longer than file.delete.delay.ms ago."""

@@ -22,6 +22,7 @@ from millstream.clock import Clock, SystemClock
 from millstream.cluster.metadata import BrokerNode, Endpoint, Metadata
 from millstream.cluster.replicas import Replicas
 from millstream.config.broker import BrokerConfig
+from millstream.config.keys import MAX_LONG
 from millstream.config.listeners import Listener as ListenerConfig
 from millstream.controller import tree
 from millstream.controller.controller import Controller
@@ -74,13 +75,14 @@ class Broker:
             self.random,
         )
         self.background = Background(self.metrics.background_failures)
-        self.metrics_endpoint = MetricsEndpoint(self._exposition)
+        self.metrics_endpoint = MetricsEndpoint(self.metrics.exposition)
         self.store: Store
         self.metadata: Metadata
         self.replicas: Replicas
         self.controller: Controller
         self.producer_ids: ProducerIds
         self._is_started = False
+        self._export()
 
     async def __aenter__(self) -> Broker:
         await self.start()
@@ -117,11 +119,16 @@ class Broker:
             cluster_id=cluster_id,
             broker_id=config.node_id,
             random=self.random,
+            producer_expiration_ms=config["producer.id.expiration.ms"],
         )
         await loop.run_in_executor(None, self.store.open)
         self._is_started = True
-        self.replicas = Replicas(self.store, config, self.clock)
-        self.store.on_dir_failure = lambda path: loop.call_soon_threadsafe(self.replicas.dir_failed, path)
+        self.replicas = Replicas(self.store, config, self.clock, self.metrics)
+
+        def dir_failed(path: str) -> None:
+            loop.call_soon_threadsafe(self.replicas.dir_failed, path)
+
+        self.store.on_dir_failure = dir_failed
         self.producer_ids = ProducerIds(self.registry, config.node_id)
         self.controller = Controller(
             self.registry, self.metadata, self.replicas, config, self.clock, self.random
@@ -149,8 +156,8 @@ class Broker:
             await self.controller.stop()
         if self._is_started:
             self._is_started = False
-            while any(partition.is_flushing for partition in self.replicas):
-                await asyncio.sleep(0.001)
+            for partition in self.replicas:
+                await partition.settle()
             await asyncio.get_running_loop().run_in_executor(None, self.store.close)
         await self.registry.close()
 
@@ -195,8 +202,8 @@ class Broker:
             max_request_bytes=config["socket.request.max.bytes"],
             max_connections=config["max.connections"],
             max_connections_per_ip=config["max.connections.per.ip"],
-            max_idle_seconds=config["connections.max.idle.ms"] / 1000,
-            max_buffered_bytes=config["queued.max.request.bytes"],
+            max_idle_seconds=_or_never(config["connections.max.idle.ms"]) / 1000,
+            max_buffered_bytes=_or_never(config["queued.max.request.bytes"]),
             backlog=config["socket.listen.backlog.size"],
         )
         made = Listener(self.router.service(listener.name), self.clock, limits)
@@ -229,10 +236,57 @@ class Broker:
         """How much one fetch may return, given what readers have not taken yet."""
         unsent = sum(listener.unsent_bytes for listener in self.listeners.values())
         room = self.config["max.unsent.bytes"] - unsent
-        return max(0, min(self.config["fetch.max.bytes"], room))
+        limit: int = self.config["fetch.max.bytes"]
+        return max(0, min(limit, room))
 
-    def _exposition(self) -> bytes:
-        return self.metrics.exposition()
+    def _export(self) -> None:
+        """Let the metrics tell what the parts know anyway."""
+        reading, listeners = self.metrics.reading, self.listeners.items()
+        reading(
+            "connections",
+            "Connections of clients.",
+            lambda: {(name,): len(listener.connections) for name, listener in listeners},
+            "listener",
+        )
+        reading(
+            "connections_refused",
+            "Connections refused because of a limit.",
+            lambda: {(name,): listener.refused.value for name, listener in listeners},
+            "listener",
+            kind="counter",
+        )
+        reading(
+            "protocol_errors",
+            "Connections closed because of bytes that are no valid request.",
+            lambda: {(name,): listener.protocol_errors.value for name, listener in listeners},
+            "listener",
+            kind="counter",
+        )
+        reading(
+            "unsent_bytes",
+            "Bytes of answers that wait for slow readers.",
+            lambda: sum(listener.unsent_bytes for _, listener in listeners),
+        )
+        reading("partitions", "Partitions that this broker holds.", lambda: len(self.replicas))
+        reading(
+            "offline_partitions",
+            "Partitions that cannot be served because their log dir failed.",
+            lambda: sum(partition.failure is not None for partition in self.replicas),
+        )
+        reading("log_size_bytes", "Bytes on disk.", self._topic_sizes, "topic")
+        reading("fetch_sessions", "Fetch sessions that are open.", lambda: len(self.fetch_sessions))
+
+    def _topic_sizes(self) -> dict[tuple[str, ...], float]:
+        sizes: dict[tuple[str, ...], float] = {}
+        for partition in self.replicas:
+            key = (partition.name.topic,)
+            sizes[key] = sizes.get(key, 0) + partition.log.size_bytes
+        return sizes
+
+
+def _or_never(limit: int) -> int:
+    """A limit that a negative number switches off."""
+    return limit if limit >= 0 else MAX_LONG
 
 
 def _registry(config: BrokerConfig) -> Registry:
@@ -240,10 +294,10 @@ def _registry(config: BrokerConfig) -> Registry:
     if kind == "memory":
         from millstream.registry.memory import MemoryRegistry, MemoryTree
 
-        return MemoryRegistry(MemoryTree())
+        return MemoryRegistry(MemoryTree(), config["registry.session.timeout.ms"])
     if kind == "sqlite" or kind.startswith("sqlite:"):
         from millstream.registry.sqlite import SqliteRegistry
 
-        folder = kind.partition(":")[2] or config.log_dirs[0]
-        return SqliteRegistry(os.path.join(folder, "registry.db"))
+        folder = kind.partition(":")[2] or os.path.join(config.log_dirs[0], "registry")
+        return SqliteRegistry(folder, config["registry.session.timeout.ms"])
     raise NotImplementedError(f"registry={kind}")

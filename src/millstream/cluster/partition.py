@@ -17,10 +17,12 @@ from millstream.cluster.metadata import PartitionState
 from millstream.cluster.waiters import ByteWaiter, OffsetWaiters
 from millstream.config.log import LogConfig
 from millstream.errors import KafkaError, KafkaStorageError, NotEnoughReplicas, OffsetNotAvailable
+from millstream.metrics import TopicCounters
 from millstream.model import TopicPartition
 from millstream.protocol.types import Buffer
 from millstream.protocol.validation import Checked, ProduceRules, check_produced, needs_thread
-from millstream.storage.log import Appended, Log, Slice
+from millstream.storage.log import Appended, Log
+from millstream.storage.reading import Slice
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +52,7 @@ class Partition:
         state: PartitionState,
         log: Log,
         clock: Clock,
+        counters: TopicCounters,
         max_decompressed_bytes: int,
     ) -> None:
         self.name = name
@@ -59,9 +62,7 @@ class Partition:
         self.isr_size = len(state.isr)
         self.replica_count = len(state.replicas)
         self.high_watermark = log.end_offset
-        self.bytes_in = 0
-        self.bytes_out = 0
-        self.records_in = 0
+        self.counters = counters
         self._clock = clock
         self._max_decompressed_bytes = max_decompressed_bytes
         self._flushed = log.end_offset
@@ -95,9 +96,7 @@ class Partition:
 
     # Writing
 
-    def append(
-        self, data: Buffer, acks: int, produce_version: int
-    ) -> Appended | asyncio.Future[Appended]:
+    def append(self, data: Buffer, acks: int, produce_version: int) -> Appended | asyncio.Future[Appended]:
         """Check and append a producer's batch, before returning where that can be done at once.
 
         A large compressed batch is checked in a thread; it is copied first, and so are those that
@@ -126,8 +125,8 @@ class Partition:
         if appended.is_duplicate:
             return appended
         nbytes = len(checked.data)
-        self.bytes_in += nbytes
-        self.records_in += checked.header.count
+        self.counters.bytes_in.value += nbytes
+        self.counters.records_in.value += checked.header.count
         self._unseen_bytes += nbytes
         if self._must_flush():
             self.start_flush()
@@ -199,9 +198,10 @@ class Partition:
         finally:
             self._flush_task = None
 
-    @property
-    def is_flushing(self) -> bool:
-        return self._flush_task is not None
+    async def settle(self) -> None:
+        """Wait until no flush is under way."""
+        if self._flush_task is not None:
+            await asyncio.wait([self._flush_task])
 
     # Reading
 
@@ -224,8 +224,7 @@ class Partition:
 
     def check_available(self) -> None:
         """Raise unless the high watermark covers this leader's epoch (KIP-207)."""
-        start = self.log.epochs.start_of(self.leader_epoch)
-        if start is not None and self.high_watermark < start:
+        if self.high_watermark < self.log.epochs.start_offset_of(self.leader_epoch):
             raise OffsetNotAvailable
 
     def watch(self, waiter: ByteWaiter) -> None:

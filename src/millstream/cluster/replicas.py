@@ -17,6 +17,7 @@ from millstream.errors import (
     UnknownLeaderEpoch,
     UnknownTopicOrPartition,
 )
+from millstream.metrics import Metrics, TopicCounters
 from millstream.model import TopicPartition
 from millstream.storage.store import Store
 
@@ -29,7 +30,8 @@ YIELD_SECONDS = 0.01
 class Replicas:
     """Every partition of this broker. Only the loop changes it."""
 
-    def __init__(self, store: Store, config: BrokerConfig, clock: Clock) -> None:
+    def __init__(self, store: Store, config: BrokerConfig, clock: Clock, metrics: Metrics) -> None:
+        self._metrics = metrics
         self._store = store
         self._config = config
         self._clock = clock
@@ -63,18 +65,25 @@ class Replicas:
         loop = asyncio.get_running_loop()
         config = log_config(topic.overrides, self._config)
         held = self._topics.setdefault(topic.name, {})
+        counters = TopicCounters(self._metrics, topic.name)
         pause_at = loop.time() + YIELD_SECONDS
         for index, state in enumerate(topic.partitions):
             if self._config.node_id not in state.replicas or index in held:
                 continue
             name = TopicPartition(topic.name, index)
-            opened = self._store.get(name)
+            opened = self._store.get(name, topic.topic_id)
             if opened is None:
                 opened = self._store.create(name, topic.topic_id, config)
             else:
                 opened.config = config
             partition = Partition(
-                name, topic.topic_id, state, opened, self._clock, self._config["max.decompressed.bytes"]
+                name,
+                topic.topic_id,
+                state,
+                opened,
+                self._clock,
+                counters,
+                self._config["max.decompressed.bytes"],
             )
             if partition.log.failure is not None:
                 partition.fail(KafkaStorageError(f"the log dir of {name} has failed"))
@@ -87,6 +96,7 @@ class Replicas:
         """Hold a deleted topic's partitions no more; their folders are renamed now and removed later."""
         loop = asyncio.get_running_loop()
         held = self._topics.pop(topic.name, {})
+        self._metrics.forget_topic(topic.name)
         pause_at = loop.time() + YIELD_SECONDS
         gone = UnknownTopicOrPartition(f"the topic {topic.name!r} was deleted")
         for index in range(len(topic.partitions)):

@@ -117,7 +117,8 @@ class MemoryTree:
             for step in reversed(undo):
                 step()
             raise
-        self._write = write
+        if changed:
+            self._write = write
         for registry in self._sessions.values():
             registry.tell(list(changed))
         return versions

@@ -20,7 +20,7 @@ from millstream.protocol.messages import (
     IncrementalAlterConfigsResponse,
 )
 
-ConfigEntry = DescribeConfigsResponse.DescribeConfigsResult.DescribeConfigsResourceResult
+ConfigEntry = DescribeConfigsResponse.DescribeConfigsResourceResult
 
 TOPIC = 2
 BROKER = 4

@@ -11,12 +11,12 @@ from millstream.cluster.partition import Partition
 from millstream.cluster.waiters import ByteWaiter
 from millstream.errors import ClusterAuthorizationFailed, KafkaError, OffsetOutOfRange
 from millstream.protocol.messages import FetchRequest, FetchResponse
-from millstream.storage.log import Slice
+from millstream.storage.reading import Slice
 
 READ_COMMITTED = 1
 CONSUMER = -1
 
-PartitionData = FetchResponse.FetchableTopicResponse.PartitionData
+PartitionData = FetchResponse.PartitionData
 
 
 @handles(FetchRequest)
@@ -121,7 +121,7 @@ class _Reading:
                 if epoch < 0:
                     raise OffsetOutOfRange(f"the epoch {position.last_fetched_epoch} is not known here")
                 if epoch < position.last_fetched_epoch or end_offset < position.fetch_offset:
-                    data.diverging_epoch = PartitionData.EpochEndOffset(epoch=epoch, end_offset=end_offset)
+                    data.diverging_epoch = FetchResponse.EpochEndOffset(epoch=epoch, end_offset=end_offset)
             if data.diverging_epoch is None:
                 found = partition.read(
                     position.fetch_offset,
@@ -131,13 +131,14 @@ class _Reading:
                     nowait=nowait,
                 )
                 data.records = found.data
+                partition.counters.bytes_out.value += len(found.data)
+                partition.counters.records_out.value += found.next_offset - found.first_offset
                 if self._is_committed_only:
                     data.aborted_transactions = _aborted(partition, found)
             data.high_watermark = partition.high_watermark
             data.last_stable_offset = partition.last_stable_offset
             data.log_start_offset = log.start_offset
             self._parts.append(partition)
-            partition.bytes_out += len(data.records) if data.records else 0
         except KafkaError as error:
             data.error_code = error.code
             data.records = b""
@@ -230,12 +231,14 @@ class _Reading:
             yield position, data
 
 
-def _aborted(partition: Partition, found: Slice) -> list[PartitionData.AbortedTransaction]:
+def _aborted(partition: Partition, found: Slice) -> list[FetchResponse.AbortedTransaction]:
     if not found.data:
         return []
     return [
-        PartitionData.AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
-        for aborted in partition.log.aborted_transactions(found.first_offset, found.next_offset)
+        FetchResponse.AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
+        for producer_id, first_offset in partition.log.aborted_transactions(
+            found.first_offset, found.next_offset
+        )
     ]
 
 

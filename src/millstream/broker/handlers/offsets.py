@@ -66,7 +66,7 @@ async def _find(partition: Partition, timestamp: int, is_committed_only: bool) -
         partition.check_available()
         return UNKNOWN, limit, partition.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return UNKNOWN, log.start_offset, log.epochs.epoch_at(log.start_offset)
+        return UNKNOWN, log.start_offset, log.epochs.epoch_of(log.start_offset)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return None
     loop = asyncio.get_running_loop()
@@ -78,7 +78,7 @@ async def _find(partition: Partition, timestamp: int, is_committed_only: bool) -
         found = await loop.run_in_executor(None, partial(log.offset_for_timestamp, timestamp, limit=limit))
     if found is None:
         return None
-    return found.timestamp, found.offset, log.epochs.epoch_at(found.offset)
+    return found.timestamp, found.offset, log.epochs.epoch_of(found.offset)
 
 
 @handles(OffsetForLeaderEpochRequest)

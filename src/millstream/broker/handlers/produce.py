@@ -16,7 +16,7 @@ from millstream.errors import (
 from millstream.protocol.messages import ProduceRequest, ProduceResponse
 from millstream.storage.log import Appended
 
-PartitionAnswer = ProduceResponse.TopicProduceResponse.PartitionProduceResponse
+PartitionAnswer = ProduceResponse.PartitionProduceResponse
 
 _Waiting = tuple[PartitionAnswer, Partition, asyncio.Future[Appended] | asyncio.Future[None]]
 
