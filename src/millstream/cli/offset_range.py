@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 
 from millstream.client.cluster import Cluster
@@ -31,6 +31,7 @@ from millstream.client.deadline import Deadline
 from millstream.client.offsets import EARLIEST, LATEST, READ_UNCOMMITTED, list_offsets
 from millstream.model import TopicPartition
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION = r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d|w))+"
 _TIME = (
@@ -135,7 +136,7 @@ def parse_time_ms(text: str, now_ms: int, *, since_ms: int | None = None) -> int
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1000)
+    return (moment - EPOCH) // timedelta(milliseconds=1)
 
 
 def parse_duration_ms(text: str) -> int:

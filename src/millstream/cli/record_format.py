@@ -22,12 +22,13 @@ import base64
 import re
 import struct
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 import msgspec
 
 from millstream.cli.escapes import unescape
+from millstream.cli.offset_range import EPOCH
 from millstream.client.record import ReadBatch
 from millstream.protocol.batch import Codec
 from millstream.protocol.record import Record
@@ -105,11 +106,16 @@ _NAMED: dict[str, Format] = {"json": format_json, "value": format_value, "text":
 
 
 def _iso_time(timestamp_ms: int) -> str:
+    moment = _moment(timestamp_ms)
+    return str(timestamp_ms) if moment is None else f"{moment.strftime('%Y-%m-%dT%H:%M:%S.%f')[:-3]}Z"
+
+
+def _moment(timestamp_ms: int) -> datetime | None:
+    """None where the calendar ends before the timestamp does."""
     try:
-        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return str(timestamp_ms)
-    return f"{moment.strftime('%Y-%m-%dT%H:%M:%S.%f')[:-3]}Z"
+        return EPOCH + timedelta(milliseconds=timestamp_ms)
+    except OverflowError:
+        return None
 
 
 def readable(data: bytes) -> str:
@@ -218,7 +224,8 @@ def _timestamp(modifier: str | None) -> Format:
         return lambda _, record, __: write_number(record.timestamp)
 
     def write(_: ReadBatch, record: Record, __: int) -> bytes:
-        return datetime.fromtimestamp(record.timestamp / 1000, UTC).strftime(modifier).encode()
+        moment = _moment(record.timestamp)
+        return b"%d" % record.timestamp if moment is None else moment.strftime(modifier).encode()
 
     return write
 
