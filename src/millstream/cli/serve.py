@@ -120,7 +120,7 @@ async def _serve(config: BrokerConfig) -> int:
     except OSError as error:
         raise MillstreamError(_start_failure(error, config)) from error
     try:
-        addresses = ", ".join(str(listener).partition("://")[2] for listener in broker.listeners)
+        addresses = ", ".join(f"{endpoint.host}:{endpoint.port}" for endpoint in broker.endpoints)
         click.echo(f"Millstream is ready on {addresses}, with its data in {', '.join(config.log_dirs)}")
         await stop.wait()
     finally:
