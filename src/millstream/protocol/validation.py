@@ -146,8 +146,6 @@ def _check_header(view: memoryview, rules: ProduceRules, produce_version: int) -
     count = header.count
     if count <= 0 or count != header.last_offset_delta + 1:
         raise InvalidRecord(f"{count} records, but a last offset delta of {header.last_offset_delta}")
-    if header.base_offset != 0:
-        raise InvalidRecord(f"a producer's batch begins at offset 0, not {header.base_offset}")
     if header.is_control:
         raise InvalidRecord("clients may not write control batches")
     if header.producer_id >= 0 and header.base_sequence < 0:
