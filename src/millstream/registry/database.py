@@ -15,7 +15,9 @@ power anyway.
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import threading
 from collections.abc import Callable, Sequence
 
 from millstream.registry.contract import (
@@ -79,14 +81,9 @@ class Database:
     def prepare(self) -> None:
         """Make the file a registry if it is new."""
         run = self._db.execute
-        if run("PRAGMA journal_mode").fetchone()[0] != "wal":
-            run("PRAGMA journal_mode = WAL")
         run("PRAGMA synchronous = FULL")
         if run("PRAGMA user_version").fetchone()[0] == 0:
-            with _Transaction(self._db):
-                if run("PRAGMA user_version").fetchone()[0] == 0:
-                    for statement in _SCHEMA:
-                        run(statement)
+            _make_schema(self._db)
         found = run("PRAGMA user_version").fetchone()[0]
         if found != FORMAT:
             raise RegistryError(f"the registry's file has format {found}; this version reads {FORMAT}")
@@ -237,6 +234,43 @@ class Database:
 
     def _data_version(self) -> int:
         return int(self._db.execute("PRAGMA data_version").fetchone()[0])
+
+
+def make_file(path: str) -> None:
+    """Put a new registry at `path` with a single flush, unless there is a file already.
+
+    It is made beside, flushed and linked, so that nobody ever sees it half made. Where that cannot be done,
+    `prepare` makes it in place, with a flush at every step.
+    """
+    if os.path.exists(path):
+        return
+    beside = f"{path}.{os.getpid()}-{threading.get_ident()}.new"
+    try:
+        db = sqlite3.connect(beside, timeout=0, isolation_level=None)
+        try:
+            db.execute("PRAGMA synchronous = OFF")
+            _make_schema(db)
+        finally:
+            db.close()
+        descriptor = os.open(beside, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.link(beside, path)
+    except OSError:
+        pass  # another process was first, or the file system has no links
+    finally:
+        if os.path.exists(beside):
+            os.unlink(beside)
+
+
+def _make_schema(db: sqlite3.Connection) -> None:
+    db.execute("PRAGMA journal_mode = WAL")
+    with _Transaction(db):
+        if db.execute("PRAGMA user_version").fetchone()[0] == 0:
+            for statement in _SCHEMA:
+                db.execute(statement)
 
 
 class _Transaction:

@@ -153,10 +153,10 @@ class MemoryTree:
         if isinstance(operation, Check):
             return entry.version
         if isinstance(operation, Delete):
-            if entry.children:
-                raise NotEmpty(f"{path} has children", path)
             if path == "/":
                 raise RegistryError("the root cannot be deleted", path)
+            if entry.children:
+                raise NotEmpty(f"{path} has children", path)
             siblings = self._entries[parent].children
             del self._entries[path]
             siblings.discard(name)

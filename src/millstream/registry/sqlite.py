@@ -31,7 +31,7 @@ from millstream.registry.contract import (
     Unavailable,
     check_path,
 )
-from millstream.registry.database import Database, is_busy, is_full
+from millstream.registry.database import Database, is_busy, is_full, make_file
 from millstream.registry.session import OtherSessions, OwnSession
 from millstream.registry.watches import Watches
 
@@ -120,6 +120,7 @@ class _Worker:
 
     def _open(self) -> Database:
         os.makedirs(self._path + SESSIONS_SUFFIX, exist_ok=True)
+        make_file(self._path)
         database = Database(self._path)
         try:
             self._patiently(database.prepare)
@@ -158,18 +159,20 @@ class _Worker:
     def _make(self, function: Callable[[Database], T], future: asyncio.Future[T], database: Database) -> None:
         try:
             result = self._patiently(lambda: function(database))
-        except (RegistryError, sqlite3.Error) as error:
+        except RegistryError as error:
             if isinstance(error, SessionLost):
                 self._tell_lost()
-            if not isinstance(error, sqlite3.Error):
-                self._answer(future, error)
-                return
+            self._answer(future, error)
+        except sqlite3.Error as error:
             self._answer(future, Unavailable(f"the registry's file cannot be used: {error}"))
             if not is_full(error):
                 raise
-            return
-        self._tell_changes(database)
-        self._answer(future, None, result)
+        except BaseException:
+            self._answer(future, SessionLost("the session ended while the call was made"))
+            raise
+        else:
+            self._tell_changes(database)
+            self._answer(future, None, result)
 
     def _patiently(self, function: Callable[[], T]) -> T:
         """Call again while another process holds the lock, up to the session time-out."""

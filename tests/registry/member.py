@@ -1,0 +1,80 @@
+"""A process with a session of its own, which a test stops, kills and looks at: `member PATH TIMEOUT_MS ROLE`.
+
+It prints what it does, a line at a time. Roles: `owner` holds the ephemeral node /members/PID and prints its
+deadlines; `writer` creates /log/1, /log/2, ... and prints each number once it is acknowledged; `blocker`
+stops itself in the middle of a write; `starter` begins a session, says so and ends when its input is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import sys
+import time
+
+from millstream.registry.contract import SessionLost
+from millstream.registry.sqlite import SqliteRegistry
+
+
+def say(*words: object) -> None:
+    print(*words, flush=True)
+
+
+async def owner(registry: SqliteRegistry) -> None:
+    lost = asyncio.Event()
+    registry.on_session_lost = lost.set
+    await registry.create(f"/members/{os.getpid()}", ephemeral=True, make_parents=True)
+    say("ready")
+    while not lost.is_set():
+        say("deadline", registry.session_deadline())
+        try:
+            await asyncio.wait_for(lost.wait(), 0.02)
+        except TimeoutError:
+            pass
+    say("lost", time.monotonic(), registry.session_deadline())
+    try:
+        await registry.get("/")
+    except SessionLost:
+        say("refused")
+
+
+async def writer(registry: SqliteRegistry) -> None:
+    await registry.create("/log", make_parents=True)
+    say("ready")
+    for number in range(1, 1_000_000):
+        await registry.create(f"/log/{number}", b"x" * 100)
+        say(number)
+
+
+async def starter(registry: SqliteRegistry) -> None:
+    say("ready")
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+
+def blocker(path: str) -> None:
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("BEGIN IMMEDIATE")
+    db.execute("UPDATE counter SET write = write + 1")
+    say("ready")
+    os.kill(os.getpid(), signal.SIGSTOP)
+    db.execute("ROLLBACK")
+    db.close()
+    say("done")
+
+
+async def main(path: str, timeout_ms: int, role: str) -> None:
+    if role == "blocker":
+        blocker(path)
+        return
+    registry = SqliteRegistry(path, timeout_ms)
+    await registry.start()
+    try:
+        await {"owner": owner, "writer": writer, "starter": starter}[role](registry)
+    finally:
+        await registry.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], int(sys.argv[2]), sys.argv[3]))
