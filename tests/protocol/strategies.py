@@ -64,8 +64,8 @@ def structs(cls: StructType, version: int) -> st.SearchStrategy[Any]:
         strategy = values(field.type, field, version)
         if field.tag is not None and field.type.kind == "struct":
             # None and a struct of defaults both mean that nothing is sent; kio knows only the latter.
-            strategy = strategy.filter(differs_from(field.type.item()))
-        if field.may_be_null(version):
+            strategy = st.none() | strategy.filter(differs_from(field.type.item()))
+        elif field.may_be_null(version):
             strategy = st.none() | strategy
         fields[field.name] = strategy
     return st.builds(cls, **fields)

@@ -2,8 +2,8 @@
 
 A codec is one flat function for one message class at one version: nested structs and arrays are
 loops inside it, neighbouring values of a fixed size are read and written by one `struct.Struct`, and
-nothing is looked up by name but the fields themselves. What the source refers to (classes, packers,
-helpers) is handed over as defaults of the function's arguments, so that they are local variables.
+nothing is looked up by name but the fields themselves. What the source refers to (classes, layouts,
+helpers) are its globals, in a namespace of its own.
 `decoding` and `encoding` write the source; `source_of` shows it.
 """
 
@@ -67,18 +67,18 @@ class Source:
         return self.constant(method, layout(format_, method))
 
     def literal(self, field: Field) -> str:
-        """An expression for the default of a field: new for each object where it is mutable."""
-        default = field.default
-        if type(default) in (int, bool, str, bytes, float, type(None)):
-            return repr(default)
-        if default == []:
+        """An expression for the default of a field: a new list or struct for each object."""
+        if field.type.kind == "array" and field.default is not None:
             return "[]"
-        return self.constant("default", default)
+        if field.type.kind == "struct" and field.default is not None:
+            return f"{self.constant('Cls', field.type.item)}()"
+        if field.type.kind == "uuid":
+            return self.constant("uuid", field.default)
+        return repr(field.default)
 
     def compile(self, name: str, arguments: str, title: str) -> Any:
         """The function, made from its source."""
-        bound = "".join(f", {known}={known}" for known in self.names)
-        text = f"def {name}({arguments}{bound}):\n" + "\n".join(self.lines) + "\n"
+        text = f"def {name}({arguments}):\n" + "\n".join(self.lines) + "\n"
         namespace = dict(self.names)
         exec(compile(text, f"<{title}>", "exec"), namespace)  # noqa: S102
         function = namespace[name]
@@ -106,28 +106,23 @@ def source_of(function: Any) -> str:
 def constructor(cls: type[Struct]) -> Callable[..., None]:
     """`__init__` with one keyword argument for each field."""
     source = Source()
-    arguments = ["self"]
+    source.names["unset"] = UNSET
+    arguments = []
     for field in cls.fields:
-        is_list = field.type.kind == "array" and field.default is not None
-        if is_list:
-            source.names["unset"] = UNSET
-            source.line(f"self.{field.name} = [] if {field.name} is unset else {field.name}")
-            arguments.append(f"{field.name}=unset")
+        name, default = field.name, source.literal(field)
+        if field.type.kind in ("array", "struct") and field.default is not None:
+            source.line(f"self.{name} = {default} if {name} is unset else {name}")
+            default = "unset"
         else:
-            source.line(f"self.{field.name} = {field.name}")
-            arguments.append(f"{field.name}={source.literal(field)}")
-    if len(arguments) > 1:
-        arguments.insert(1, "*")
-    else:
-        source.line("pass")
-    head = f"def __init__({', '.join(arguments)}):\n"
-    text = head + "\n".join(source.lines) + "\n"
-    namespace = dict(source.names)
-    exec(compile(text, f"<{cls.__qualname__}.__init__>", "exec"), namespace)  # noqa: S102
-    function: Any = namespace["__init__"]
-    function.__qualname__ = f"{cls.__qualname__}.__init__"
-    function.__source__ = text
-    return function  # type: ignore[no-any-return]
+            source.line(f"self.{name} = {name}")
+        arguments.append(f"{name}={default}")
+    source.line("return None")
+    if arguments:
+        arguments.insert(0, "*")
+    function: Callable[..., None] = source.compile(
+        "__init__", ", ".join(["self", *arguments]), f"{cls.__qualname__}.__init__"
+    )
+    return function
 
 
 def decoder(cls: type[Message], version: int, is_flexible: bool) -> Decoder:

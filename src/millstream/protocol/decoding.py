@@ -2,7 +2,9 @@
 
 Bounds: a read by index or by `struct` beyond the frame raises by itself; a slice would not, so every
 slice is checked first. The count of an array is checked against the bytes that remain, divided by the
-least size of an element, before anything is allocated.
+least size of an element, before anything is allocated. An object takes far more memory than the two or
+three bytes that the smallest struct has on the wire, so the structs, strings and single bytes in all
+arrays of a message together are bounded too: FREE_ELEMENTS, and one for each ELEMENT_BYTES of the message.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from millstream.protocol.schema import Field, Message, StructType
     from millstream.protocol.types import WireType
 
+FREE_ELEMENTS = 65536
+ELEMENT_BYTES = 16
 SWEEP_ELEMENTS = 4
 """From how many structs of a fixed size on one sweep is faster than one by one."""
 
@@ -60,6 +64,7 @@ class DecoderSource(Source):
         self.line("if type(buf) is not memoryview:")
         self.line("    buf = memoryview(buf)")
         self.line("size = len(buf)")
+        self.line(f"left = {FREE_ELEMENTS} + size // {ELEMENT_BYTES}")
         self.line("try:")
         self.indent += 1
         result = self.struct(cls)
@@ -118,8 +123,8 @@ class DecoderSource(Source):
         by_literal: dict[str, list[str]] = {}
         for field in cls.fields:
             if not field.is_in(self.version) or field.tag is not None:
-                if field.type.kind == "array" and field.default is not None:
-                    self.line(f"{instance}.{field.name} = []")
+                if field.type.kind in ("array", "struct") and field.default is not None:
+                    self.line(f"{instance}.{field.name} = {self.literal(field)}")
                 else:
                     by_literal.setdefault(self.literal(field), []).append(f"{instance}.{field.name}")
         for literal, targets in by_literal.items():
@@ -202,6 +207,10 @@ class DecoderSource(Source):
         """Decode `count` elements."""
         self.line(f"if {count} > (size - pos) // {self.least_size(item)}:")
         self.line(f"    raise ProtocolError(f'{name} cannot have {{{count}}} elements')")
+        if item.size < 2:
+            self.line(f"left -= {count}")
+            self.line("if left < 0:")
+            self.line("    raise ProtocolError('it has too many elements for its size')")
         if item.kind == "fixed":
             layouts = self.constant("unpacks", layouts_by_count(item.format, "unpack_from"))
             self.names["unpack_any"] = struct.unpack_from
@@ -322,8 +331,7 @@ class DecoderSource(Source):
     def tagged_field(self, field: Field, instance: str, tag: str, end: str) -> None:
         self.line(f"if {tag} == {field.tag}:")
         self.indent += 1
-        nullable = field.may_be_null(self.version) and field.type.kind != "struct"
-        self.value(field.type, f"{instance}.{field.name}", field.name, nullable)
+        self.value(field.type, f"{instance}.{field.name}", field.name, field.may_be_null(self.version))
         self.flush()
         self.line(f"if pos != {end}:")
         self.line(f"    raise ProtocolError('{field.name} does not fill its tagged field')")

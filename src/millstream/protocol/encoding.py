@@ -221,8 +221,7 @@ class EncoderSource(Source):
             self.line(f"if {condition}:")
             self.indent += 1
             self.line(f"{self.out} = bytearray()")
-            nullable = field.may_be_null(self.version) and field.type.kind != "struct"
-            self.value(field.type, f"{instance}.{field.name}", nullable)
+            self.value(field.type, f"{instance}.{field.name}", field.may_be_null(self.version))
             self.flush()
             self.line(f"{count} += 1")
             self.line(f"{body} += uvarint({field.tag})")

@@ -12,11 +12,11 @@ inside it and name each other in full (`list[ProduceRequest.PartitionProduceData
 evaluated late, in their module. From version `flexible` on, strings and arrays have compact lengths
 and every struct ends with tagged fields (KIP-482); unknown tagged fields are skipped.
 
-Every field has a default: the one declared, else the zero of its type (0, "", False, [], NO_UUID),
-and None where the type is `X | None`, except that `list[X] | None` is []. A struct that is tagged or
-nullable is None unless given. At run time every argument of a constructor may be left out; a type
-checker wants those that are in all versions and have no declared default, because forgetting one,
-such as a partition's index, is a mistake.
+Every field has a default: the one declared, else the zero of its type (0, "", False, [], NO_UUID, a
+struct of defaults), and None where the type is `X | None`, except that `list[X] | None` is []. A tagged
+struct is declared `X | None`; None means that it is not sent. At run time every argument of a
+constructor may be left out; a type checker wants those that are in all versions and have no declared
+default, because forgetting one, such as a partition's index, is a mistake.
 
 Codecs are generated as Python source, one for each class and version, on first use (`codegen`).
 Importing this module's users must stay cheap: nothing is generated when a class is made.
@@ -84,17 +84,25 @@ class Field:
     def type(self) -> WireType:
         if self._type is None:
             self._type, self.is_nullable = wire_type(self._annotation, self._owner)
-            if self.default is UNSET and (not self.is_nullable or self._type.kind == "array"):
-                self.default = [] if self._type.kind == "array" else self._type.zero
-            elif self.default is UNSET:
-                self.default = None
+            if self.default is UNSET:
+                self.default = self._zero(self._type)
         return self._type
+
+    def _zero(self, type_: WireType) -> Any:
+        if type_.kind == "array":
+            return []
+        if self.is_nullable:
+            return None
+        return type_.item() if type_.kind == "struct" else type_.zero
 
     def is_in(self, version: int) -> bool:
         return self.since <= version <= self.until
 
     def may_be_null(self, version: int) -> bool:
-        return self.type is not None and self.is_nullable and version >= self.null_since
+        """Whether null can be on the wire. A tagged struct is left out instead."""
+        if self.type.kind == "struct" and self.tag is not None:
+            return False
+        return self.is_nullable and version >= self.null_since
 
 
 def since(version: int, default: Any = UNSET, *, until: int = ALL_VERSIONS, null_since: int = 0) -> Any:
