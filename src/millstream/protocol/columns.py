@@ -25,11 +25,14 @@ MAX_COLUMN_BYTES = 2**31 - 1
 
 @dataclass(slots=True)
 class BinaryColumn:
-    """Bytes or null by row: row i is `data[offsets[i]:offsets[i + 1]]` if bit i of `validity` is set."""
+    """Bytes or null by row: row i is `data[offsets[i]:offsets[i + 1]]` if bit i of `validity` is set.
+
+    There is no `validity` where no row can be null.
+    """
 
     data: memoryview
     offsets: memoryview
-    validity: memoryview
+    validity: memoryview | None
     null_count: int
 
     def __len__(self) -> int:
@@ -38,7 +41,7 @@ class BinaryColumn:
     def __getitem__(self, row: int) -> bytes | None:
         if not 0 <= row < len(self):
             raise IndexError(row)
-        if not self.validity[row >> 3] >> (row & 7) & 1:
+        if self.validity is not None and not self.validity[row >> 3] >> (row & 7) & 1:
             return None
         return bytes(self.data[self.offsets[row] : self.offsets[row + 1]])
 
@@ -115,7 +118,7 @@ def decode_columns(
     if with_headers:
         headers = HeaderColumn(
             offsets=_numbers(rows + 1, "i"),
-            names=_binary_column(header_count, other_bytes, 0),
+            names=_binary_column(header_count, other_bytes, None),
             values=_binary_column(header_count, other_bytes, 0),
         )
     columns = Columns(
@@ -143,16 +146,17 @@ def _numbers(count: int, kind: str) -> memoryview:
     return memoryview(bytearray(count * _SIZES[kind])).cast(kind)  # type: ignore[call-overload, no-any-return]
 
 
-def _binary_column(rows: int, data_bytes: int, null_count: int) -> BinaryColumn:
+def _binary_column(rows: int, data_bytes: int, null_count: int | None) -> BinaryColumn:
     return BinaryColumn(
         data=memoryview(bytearray(data_bytes)),
         offsets=_numbers(rows + 1, "i"),
-        validity=memoryview(bytearray((rows + 7) // 8)),
-        null_count=null_count,
+        validity=None if null_count is None else memoryview(bytearray((rows + 7) // 8)),
+        null_count=null_count or 0,
     )
 
 
 def _trim(column: BinaryColumn) -> None:
     """Show only the bytes that were filled, and count the nulls."""
     column.data = column.data[: column.offsets[-1]]
-    column.null_count = len(column) - sum(byte.bit_count() for byte in column.validity)
+    if column.validity is not None:
+        column.null_count = len(column) - int.from_bytes(column.validity, "little").bit_count()

@@ -73,33 +73,35 @@ def decompress(codec: int, data: Buffer, limit_bytes: int) -> memoryview:
         case Codec.NONE:
             return view
         case Codec.GZIP:
-            return _decompress_into(cramjam.gzip.decompress_into, view, _gzip_bound(view), limit_bytes)
+            bound = min(_DEFLATE_RATIO * len(view), limit_bytes)
+            return _decompress_into(cramjam.gzip.decompress_into, view, bound, _gzip_size(view))
         case Codec.SNAPPY:
             return _decompress_snappy(view, limit_bytes)
         case Codec.LZ4:
-            return _decompress_into(cramjam.lz4.decompress_into, view, _lz4_bound(view), limit_bytes)
+            return _decompress_into(cramjam.lz4.decompress_into, view, min(_lz4_bound(view), limit_bytes))
         case Codec.ZSTD:
-            return _decompress_into(cramjam.zstd.decompress_into, view, _zstd_bound(view), limit_bytes)
+            return _decompress_into(cramjam.zstd.decompress_into, view, min(_zstd_bound(view), limit_bytes))
         case _:
             raise Undecompressable(f"there is no codec {codec}")
 
 
 def _decompress_into(
-    codec: Callable[[memoryview, bytearray], int], data: memoryview, bound: int, limit_bytes: int
+    codec: Callable[[memoryview, bytearray], int], data: memoryview, bound: int, guess: int | None = None
 ) -> memoryview:
-    """Decompress into a buffer of at most `bound` bytes, growing towards it while it is too small.
+    """Decompress into a buffer that grows, while it is too small, from a guess to at most `bound` bytes.
 
     Trying again costs a third more at worst, since the buffer grows fourfold.
     """
-    bound = min(bound, limit_bytes)
-    capacity = min(bound, max(_FIRST_TRY_BYTES, 32 * len(data)))
+    if guess is None:
+        guess = max(_FIRST_TRY_BYTES, 32 * len(data))
+    capacity = min(bound, guess)
     while True:
         buffer = bytearray(capacity)
         try:
             size = codec(data, buffer)
         except cramjam.DecompressionError as error:
             if capacity < bound:
-                capacity = min(bound, capacity * 4)
+                capacity = min(bound, max(_FIRST_TRY_BYTES, capacity * 4))
                 continue
             raise Undecompressable(
                 f"{len(data)} compressed bytes are broken or become more than {bound}: {error}"
@@ -107,12 +109,12 @@ def _decompress_into(
         return memoryview(buffer)[:size]
 
 
-def _gzip_bound(data: memoryview) -> int:
-    """A member ends in its size modulo 2^32, and deflate shrinks at most 1032-fold."""
-    if len(data) < 18:
-        raise Undecompressable("a gzip member has at least 18 bytes")
-    claimed = int.from_bytes(data[-4:], "little")
-    return min(claimed, 1032 * len(data))
+_DEFLATE_RATIO = 1032
+
+
+def _gzip_size(data: memoryview) -> int:
+    """What the last member says it holds, which is all unless there are several."""
+    return min(int.from_bytes(data[-4:], "little"), _DEFLATE_RATIO * len(data))
 
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
@@ -132,9 +134,13 @@ def _compress_snappy(data: memoryview) -> bytes:
 
 def _snappy_blocks(data: memoryview) -> list[memoryview]:
     if data[:8] != _XERIAL_MAGIC:
+        if not data:
+            raise Undecompressable("a snappy block has at least one byte")
         return [data]
     blocks = []
     position = len(_XERIAL_HEADER)
+    if len(data) < position:
+        raise Undecompressable("a snappy stream without its header")
     while position < len(data):
         size = int.from_bytes(data[position : position + 4], "big")
         position += 4

@@ -666,6 +666,8 @@ class ColumnWriter:
         key_end: cython.Py_ssize_t = self.key_offsets[row]
         value_end: cython.Py_ssize_t = self.value_offsets[row]
         capacity: cython.Py_ssize_t = len(self.offsets)
+        key_room: cython.Py_ssize_t = len(self.key_data)
+        value_room: cython.Py_ssize_t = len(self.value_data)
         size: cython.Py_ssize_t
         _: cython.longlong
         with cython.nogil:
@@ -675,8 +677,12 @@ class ColumnWriter:
                 offset: cython.longlong = _sum(base_offset, c.offset_delta)
                 if offset < from_offset:
                     continue
-                if row >= capacity:
-                    break
+                if (
+                    row >= capacity
+                    or key_end + c.key_length > key_room
+                    or value_end + c.value_length > value_room
+                ):
+                    break  # the bytes are no longer those that were measured
                 self.offsets[row] = offset
                 if is_log_append_time:
                     self.timestamps[row] = max_timestamp
@@ -719,10 +725,15 @@ def _fill_headers(w: ColumnWriter, c: Cursor, row: cython.Py_ssize_t) -> cython.
     filled: cython.Py_ssize_t = w.headers
     end: cython.Py_ssize_t
     _: cython.Py_ssize_t
+    name_room: cython.Py_ssize_t = w.name_data.shape[0]
+    data_room: cython.Py_ssize_t = w.header_data.shape[0]
+    capacity: cython.Py_ssize_t = w.name_offsets.shape[0] - 1
     for _ in range(c.header_count):
         stop: cython.Py_ssize_t = _varint_end(raw, p, c.end)
         size: cython.Py_ssize_t = _zigzag(raw, p, stop)
         end = w.name_offsets[filled]
+        if filled >= capacity or size < 0 or size > name_room - end:
+            break
         if cython.compiled:
             memcpy(cython.address(w.name_data[end]), raw + stop, size)
         else:
@@ -733,6 +744,8 @@ def _fill_headers(w: ColumnWriter, c: Cursor, row: cython.Py_ssize_t) -> cython.
         size = _zigzag(raw, p, stop)
         end = w.header_data_offsets[filled]
         p = stop
+        if size > data_room - end:
+            break
         if size >= 0:
             w.header_validity[filled >> 3] |= 1 << (filled & 7)
             if cython.compiled:
