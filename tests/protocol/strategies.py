@@ -14,12 +14,14 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from millstream.model import NO_UUID
-from millstream.protocol.messages import REQUESTS
+from millstream.protocol.messages import REQUESTS, ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from millstream.protocol.schema import Field, Message, Struct, StructType
 from millstream.protocol.types import WireType
 
 MESSAGES: list[type[Message]] = [
-    message for request in REQUESTS.values() for message in (request, request.response)
+    *(message for request in REQUESTS.values() for message in (request, request.response)),
+    ConsumerProtocolSubscription,
+    ConsumerProtocolAssignment,
 ]
 CASES = [
     (message, version)
@@ -79,7 +81,8 @@ def differs_from(empty: Struct) -> Callable[[Any], bool]:
 
 
 def kio_class(message: type[Message], version: int) -> Any:
-    kind = "request" if message.__name__.endswith("Request") else "response"
+    kinds = ("request", "response")
+    kind = next((kind for kind in kinds if message.__name__.endswith(kind.title())), "data")
     name = re.sub(r"(?<!^)(?=[A-Z])", "_", message.__name__.removesuffix(kind.title())).lower()
     module = importlib.import_module(f"kio.schema.{name}.v{version}.{kind}")
     return getattr(module, message.__name__)

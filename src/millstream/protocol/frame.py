@@ -9,13 +9,15 @@ Functions that read take a frame without its size.
 """
 
 import struct
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from millstream.errors import ProtocolError, UnsupportedVersion
 from millstream.protocol.decoding import skip_tagged
 from millstream.protocol.messages import REQUESTS, ApiVersionsRequest, ApiVersionsResponse
 from millstream.protocol.schema import Request, Response
 from millstream.protocol.types import Buffer
+
+R = TypeVar("R", bound=Response)
 
 SIZE_BYTES = 4
 _FLEXIBLE = {key: request.flexible for key, request in REQUESTS.items() if request.flexible is not None}
@@ -95,7 +97,7 @@ def read_correlation_id(frame: Buffer) -> int:
     return correlation_id
 
 
-def read_response(frame: Buffer, response: type[Response], version: int) -> Response:
+def read_response(frame: Buffer, response: type[R], version: int) -> R:
     """The response in a frame, to a request that was sent in `version`.
 
     A broker that does not know the version of an ApiVersions request answers in version 0, with an

@@ -120,6 +120,11 @@ def tagged(tag: int, default: Any = UNSET, *, since: int, until: int = ALL_VERSI
     return Field(default, since=since, until=until, tag=tag)
 
 
+def optional(default: Any = UNSET) -> Any:
+    """A field of all versions that a constructor may leave out, for a type checker too."""
+    return Field(default)
+
+
 def null_since(version: int, default: Any = UNSET) -> Any:
     """A field of all versions that may be null from `version` on only."""
     return Field(default, null_since=version)

@@ -26,6 +26,10 @@ from millstream.protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
+from millstream.protocol.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+)
 from millstream.protocol.messages.fetch import (
     FetchRequest,
     FetchResponse,
@@ -227,6 +231,8 @@ __all__ = [
     "ConsumerGroupDescribeResponse",
     "ConsumerGroupHeartbeatRequest",
     "ConsumerGroupHeartbeatResponse",
+    "ConsumerProtocolAssignment",
+    "ConsumerProtocolSubscription",
     "CreateAclsRequest",
     "CreateAclsResponse",
     "CreatePartitionsRequest",

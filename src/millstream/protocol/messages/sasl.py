@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.protocol.schema import Request, Response, Struct, since
+from millstream.protocol.schema import Request, Response, Struct, optional, since
 from millstream.protocol.types import i8, i16, i32, i64
 
 
@@ -77,8 +77,8 @@ class AlterUserScramCredentialsRequest(Request, key=51, versions=(0, 0), flexibl
         salt: bytes
         salted_password: bytes
 
-    deletions: list[ScramCredentialDeletion]
-    upsertions: list[ScramCredentialUpsertion]
+    deletions: list[ScramCredentialDeletion] = optional()
+    upsertions: list[ScramCredentialUpsertion] = optional()
 
 
 class AlterUserScramCredentialsResponse(Response, to=AlterUserScramCredentialsRequest):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from millstream.protocol.schema import Request, Response, Struct, since
+from millstream.protocol.schema import Request, Response, Struct, optional, since
 from millstream.protocol.types import Records, i8, i16, i32, i64
 
 
@@ -19,7 +19,7 @@ class ShareFetchRequest(Request, key=78, versions=(1, 2), flexible=1):
 
     class FetchPartition(Struct):
         partition_index: i32
-        acknowledgement_batches: list[ShareFetchRequest.AcknowledgementBatch]
+        acknowledgement_batches: list[ShareFetchRequest.AcknowledgementBatch] = optional()
 
     class FetchTopic(Struct):
         topic_id: UUID
@@ -40,7 +40,7 @@ class ShareFetchRequest(Request, key=78, versions=(1, 2), flexible=1):
     share_acquire_mode: i8 = since(2)
     is_renew_ack: bool = since(2)
     topics: list[FetchTopic]
-    forgotten_topics_data: list[ForgottenTopic]
+    forgotten_topics_data: list[ForgottenTopic] = optional()
 
 
 class ShareFetchResponse(Response, to=ShareFetchRequest):
@@ -80,7 +80,7 @@ class ShareFetchResponse(Response, to=ShareFetchRequest):
     error_message: str | None = None
     acquisition_lock_timeout_ms: i32
     responses: list[ShareFetchableTopicResponse]
-    node_endpoints: list[NodeEndpoint]
+    node_endpoints: list[NodeEndpoint] = optional()
 
 
 class ShareAcknowledgeRequest(Request, key=79, versions=(1, 2), flexible=1):
@@ -134,4 +134,4 @@ class ShareAcknowledgeResponse(Response, to=ShareAcknowledgeRequest):
     error_message: str | None = None
     acquisition_lock_timeout_ms: i32 = since(2)
     responses: list[ShareAcknowledgeTopicResponse]
-    node_endpoints: list[NodeEndpoint]
+    node_endpoints: list[NodeEndpoint] = optional()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from millstream.protocol.schema import Request, Response, Struct, null_since, since, tagged, until
+from millstream.protocol.schema import Request, Response, Struct, null_since, optional, since, tagged, until
 from millstream.protocol.types import i8, i16, i32, i64
 
 
@@ -24,8 +24,8 @@ class CreateTopicsRequest(Request, key=19, versions=(2, 7), flexible=5):
         name: str
         num_partitions: i32
         replication_factor: i16
-        assignments: list[CreateTopicsRequest.CreatableReplicaAssignment]
-        configs: list[CreateTopicsRequest.CreatableTopicConfig]
+        assignments: list[CreateTopicsRequest.CreatableReplicaAssignment] = optional()
+        configs: list[CreateTopicsRequest.CreatableTopicConfig] = optional()
 
     topics: list[CreatableTopic]
     timeout_ms: i32 = 60000

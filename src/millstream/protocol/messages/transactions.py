@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.protocol.schema import Request, Response, Struct, since, until
+from millstream.protocol.schema import Request, Response, Struct, optional, since, until
 from millstream.protocol.types import i8, i16, i32, i64
 
 
@@ -189,8 +189,8 @@ class DescribeTransactionsResponse(Response, to=DescribeTransactionsRequest):
 class ListTransactionsRequest(Request, key=66, versions=(0, 2), flexible=0):
     """v1 filters by duration (KIP-994), v2 by a pattern of ids (KIP-1152)."""
 
-    state_filters: list[str]
-    producer_id_filters: list[i64]
+    state_filters: list[str] = optional()
+    producer_id_filters: list[i64] = optional()
     duration_filter: i64 = since(1, -1)
     transactional_id_pattern: str | None = since(2)
 
@@ -205,5 +205,5 @@ class ListTransactionsResponse(Response, to=ListTransactionsRequest):
 
     throttle_time_ms: i32 = 0
     error_code: i16 = 0
-    unknown_state_filters: list[str]
+    unknown_state_filters: list[str] = optional()
     transaction_states: list[TransactionState]
