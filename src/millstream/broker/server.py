@@ -13,6 +13,7 @@ import msgspec
 
 from millstream.broker import handlers
 from millstream.broker.background import Background
+from millstream.broker.coordinators import Coordinators
 from millstream.broker.fetch_session import FetchSessions
 from millstream.broker.housekeeping import Housekeeping
 from millstream.broker.metrics_endpoint import MetricsEndpoint
@@ -74,6 +75,7 @@ class Broker:
             self.clock,
             self.random,
         )
+        self.coordinators = Coordinators(self)
         self.background = Background(self.metrics.background_failures)
         self.metrics_endpoint = MetricsEndpoint(self.metrics.exposition)
         self.store: Store
@@ -129,6 +131,8 @@ class Broker:
             loop.call_soon_threadsafe(self.replicas.dir_failed, path)
 
         self.store.on_dir_failure = dir_failed
+        self.replicas.on_lead = self.coordinators.lead
+        self.replicas.on_resign = self.coordinators.resign
         self.producer_ids = ProducerIds(self.registry, config.node_id)
         self.controller = Controller(
             self.registry, self.metadata, self.replicas, config, self.clock, self.random
@@ -152,6 +156,7 @@ class Broker:
         for listener in self.listeners.values():
             await listener.stop()
         await self.background.stop()
+        self.coordinators.stop()
         if hasattr(self, "controller"):
             await self.controller.stop()
         if self._is_started:
@@ -235,7 +240,7 @@ class Broker:
     def max_fetch_bytes(self) -> int:
         """How much one fetch may return, given what readers have not taken yet."""
         unsent = sum(listener.unsent_bytes for listener in self.listeners.values())
-        room = self.config["max.unsent.bytes"] - unsent
+        room: int = self.config["max.unsent.bytes"] - unsent
         limit: int = self.config["fetch.max.bytes"]
         return max(0, min(limit, room))
 

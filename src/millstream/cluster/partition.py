@@ -16,9 +16,17 @@ from millstream.clock import Clock
 from millstream.cluster.metadata import PartitionState
 from millstream.cluster.waiters import ByteWaiter, OffsetWaiters
 from millstream.config.log import LogConfig
-from millstream.errors import KafkaError, KafkaStorageError, NotEnoughReplicas, OffsetNotAvailable
+from millstream.errors import (
+    CoordinatorNotAvailable,
+    KafkaError,
+    KafkaStorageError,
+    NotEnoughReplicas,
+    OffsetNotAvailable,
+    RecordListTooLarge,
+)
 from millstream.metrics import TopicCounters
 from millstream.model import TopicPartition
+from millstream.protocol.batch import BatchHeader, read_header
 from millstream.protocol.types import Buffer
 from millstream.protocol.validation import Checked, ProduceRules, check_produced, needs_thread
 from millstream.storage.log import Appended, Log
@@ -102,31 +110,51 @@ class Partition:
         A large compressed batch is checked in a thread; it is copied first, and so are those that
         come behind it meanwhile, because order is kept.
         """
+        self._check_writable(acks)
+        if self._queue or needs_thread(data):
+            return self._enqueue(_QueuedAppend(memoryview(bytearray(data)), produce_version))
+        checked = check_produced(data, self.rules, produce_version, self._clock.now_ms())
+        return self._write(checked.data, checked.header)
+
+    def _check_writable(self, acks: int) -> None:
         if self._failure is not None:
             raise self._failure
         if acks == ALL and self.isr_size < min(self.log.config.min_insync_replicas, self.replica_count):
             raise NotEnoughReplicas
-        if self._queue or needs_thread(data):
-            return self._enqueue(_QueuedAppend(memoryview(bytearray(data)), produce_version))
-        return self._write(check_produced(data, self.rules, produce_version, self._clock.now_ms()))
+
+    def append_internal(self, batch: bytearray, *, transaction_version: int = 0) -> Appended:
+        """Append a batch that this broker made itself: a coordinator's entries, a transaction's end."""
+        self._check_writable(ALL)
+        if self._queue:
+            raise CoordinatorNotAvailable  # a client wrote here, and its batch is still being checked
+        data = memoryview(batch)
+        header = read_header(data)
+        if header.size > self.log.config.max_message_bytes:
+            raise RecordListTooLarge(f"{header.size} bytes of entries do not fit in one batch of {self.name}")
+        return self._write(data, header, transaction_version)
+
+    def when_committed(self, next_offset: int) -> asyncio.Future[None] | None:
+        """A future that ends when everything below the offset is committed; None if it is now."""
+        if self.high_watermark >= next_offset:
+            return None
+        return self._commit_waiters.wait(next_offset)
 
     def when_acknowledged(self, acks: int, appended: Appended) -> asyncio.Future[None] | None:
         """A future that ends when an append may be acknowledged; None if it may be now."""
         next_offset = appended.last_offset + 1
         if acks == ALL:
-            if self.high_watermark < next_offset:
-                return self._commit_waiters.wait(next_offset)
-        elif self._flushed < next_offset and self._must_flush():
+            return self.when_committed(next_offset)
+        if self._flushed < next_offset and self._must_flush():
             return self._flush_waiters.wait(next_offset)
         return None
 
-    def _write(self, checked: Checked) -> Appended:
-        appended = self.log.append(checked.data, checked.header, self.leader_epoch)
+    def _write(self, data: memoryview, header: BatchHeader, transaction_version: int = 0) -> Appended:
+        appended = self.log.append(data, header, self.leader_epoch, transaction_version=transaction_version)
         if appended.is_duplicate:
             return appended
-        nbytes = len(checked.data)
+        nbytes = len(data)
         self.counters.bytes_in.value += nbytes
-        self.counters.records_in.value += checked.header.count
+        self.counters.records_in.value += header.count
         self._unseen_bytes += nbytes
         if self._must_flush():
             self.start_flush()
@@ -151,7 +179,8 @@ class Partition:
             try:
                 if self._failure is not None:
                     raise self._failure
-                appended = self._write(entry.check.result())
+                checked = entry.check.result()
+                appended = self._write(checked.data, checked.header)
             except Exception as error:
                 if not entry.appended.done():
                     entry.appended.set_exception(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from millstream.clock import Clock
 from millstream.cluster.metadata import Topic
@@ -36,6 +36,10 @@ class Replicas:
         self._config = config
         self._clock = clock
         self._topics: dict[str, dict[int, Partition]] = {}
+        self.on_lead: Callable[[Partition], None] = lambda _: None
+        """Told of each partition that this broker begins to lead."""
+        self.on_resign: Callable[[Partition], None] = lambda _: None
+        """Told of each partition that this broker leads no more."""
 
     def __iter__(self) -> Iterator[Partition]:
         for partitions in self._topics.values():
@@ -88,6 +92,7 @@ class Replicas:
             if partition.log.failure is not None:
                 partition.fail(KafkaStorageError(f"the log dir of {name} has failed"))
             held[index] = partition
+            self.on_lead(partition)
             if loop.time() > pause_at:
                 await asyncio.sleep(0)
                 pause_at = loop.time() + YIELD_SECONDS
@@ -103,6 +108,7 @@ class Replicas:
             partition = held.get(index)
             if partition is not None:
                 partition.fail(gone)
+                self.on_resign(partition)
             self._store.delete(TopicPartition(topic.name, index))
             if loop.time() > pause_at:
                 await asyncio.sleep(0)
@@ -119,3 +125,4 @@ class Replicas:
         for partition in self:
             if partition.log.dir_path == path:
                 partition.fail(KafkaStorageError(f"the log dir {path} has failed"))
+                self.on_resign(partition)

@@ -1,0 +1,91 @@
+"""The coordinators of this broker: which partition of which internal topic looks after whom."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millstream.broker.internal_log import PartitionLog
+from millstream.cluster.metadata import Topic
+from millstream.cluster.partition import Partition
+from millstream.controller.topics import NewTopic
+from millstream.coordinator.runtime import Runtime
+from millstream.errors import CoordinatorNotAvailable, TopicAlreadyExists
+
+if TYPE_CHECKING:
+    from millstream.broker.server import Broker
+
+GROUPS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
+
+
+def java_hash(text: str) -> int:
+    """Java's String.hashCode, as a signed 32-bit number; it counts in UTF-16 units."""
+    units = text.encode("utf-16-be")
+    value = 0
+    for i in range(0, len(units), 2):
+        value = (31 * value + (units[i] << 8 | units[i + 1])) & 0xFFFFFFFF
+    return value - (1 << 32) if value >> 31 else value
+
+
+class Coordinators:
+    """The runtimes by internal topic. Partitions that are led here are loaded; others are let go."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._runtimes: dict[str, Runtime[Any]] = {}
+
+    def add(self, topic: str, runtime: Runtime[Any]) -> None:
+        """Let a runtime serve the partitions of an internal topic."""
+        self._runtimes[topic] = runtime
+
+    def stop(self) -> None:
+        for runtime in self._runtimes.values():
+            runtime.stop()
+
+    # Told by the replicas
+
+    def lead(self, partition: Partition) -> None:
+        runtime = self._runtimes.get(partition.name.topic)
+        if runtime is not None:
+            runtime.lead(partition.name.partition, PartitionLog(partition, self._broker.clock))
+
+    def resign(self, partition: Partition) -> None:
+        runtime = self._runtimes.get(partition.name.topic)
+        if runtime is not None:
+            runtime.resign(partition.name.partition)
+
+    # Who looks after what
+
+    def partition_of(self, topic: str, key: str) -> int:
+        """The partition of an internal topic that a group or a transactional id belongs to.
+
+        CoordinatorNotAvailable while the topic does not exist: asking for the coordinator makes it.
+        """
+        found = self._broker.metadata.topics.get(topic)
+        if found is None:
+            raise CoordinatorNotAvailable
+        return (java_hash(key) & 0x7FFFFFFF) % len(found.partitions)
+
+    async def topic(self, name: str) -> Topic:
+        """An internal topic, made if it does not exist yet."""
+        found = self._broker.metadata.topics.get(name)
+        if found is not None:
+            return found
+        try:
+            return await self._broker.controller.create_topic(self._new_topic(name))
+        except TopicAlreadyExists:
+            return self._broker.metadata.topic(name)
+
+    def _new_topic(self, name: str) -> NewTopic:
+        config = self._broker.config
+        prefix = "offsets.topic" if name == GROUPS_TOPIC else "transaction.state.log"
+        configs = {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(config[f"{prefix}.segment.bytes"]),
+        }
+        if name == TRANSACTIONS_TOPIC:
+            configs["min.insync.replicas"] = str(config["transaction.state.log.min.isr"])
+            configs["unclean.leader.election.enable"] = "false"
+        factor = min(config[f"{prefix}.replication.factor"], len(self._broker.metadata.brokers))
+        return NewTopic(name, config[f"{prefix}.num.partitions"], factor, {}, configs)

@@ -1,0 +1,257 @@
+"""Drives shards: loads them when their partition is led here, writes, replays, answers when committed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from millstream.coordinator.promise import Promise
+from millstream.coordinator.shard import Entry, Producer, Result, Shard
+from millstream.errors import CoordinatorLoadInProgress, KafkaError, NotCoordinator
+
+log = logging.getLogger(__name__)
+
+S = TypeVar("S", bound=Shard)
+T = TypeVar("T")
+
+LOAD_SLICE_SECONDS = 0.01
+"""How long replaying may hold the loop at a time."""
+
+RETRY_MS = 500
+"""When the work of a timer is tried again after the log refused its entries."""
+
+
+@dataclass(slots=True)
+class LoadedBatch:
+    """A batch of an internal topic, decoded: entries with their offsets.
+
+    A marker that ends a transaction has no entries, and says by `is_commit` how it ended.
+    """
+
+    entries: list[tuple[int, Entry]]
+    producer: Producer | None = None
+    is_commit: bool | None = None
+
+
+class InternalLog(Protocol):
+    """A partition of an internal topic that this broker leads."""
+
+    @property
+    def end_offset(self) -> int:
+        """The offset of the next record."""
+        ...
+
+    def append(self, entries: Sequence[Entry], producer: Producer | None) -> int:
+        """Append one batch, at once; the offset after it. Raises KafkaError and appends nothing."""
+        ...
+
+    def when_committed(self, next_offset: int) -> asyncio.Future[None] | None:
+        """A future that ends when everything below the offset is committed; None if it is."""
+        ...
+
+    async def read(self, offset: int) -> tuple[list[LoadedBatch], int]:
+        """Batches from `offset` on, some megabytes at most, and where to go on; none at the end."""
+        ...
+
+
+class _Host(Generic[S]):
+    """One shard in service, with its log and its timers."""
+
+    def __init__(self, index: int, internal: InternalLog, runtime: Runtime[S]) -> None:
+        self.index = index
+        self.log = internal
+        self.is_active = False
+        self.is_over = False
+        self.next_offset = 0
+        self.task: asyncio.Task[None] | None = None
+        self._runtime = runtime
+        self._timers: dict[object, asyncio.TimerHandle] = {}
+        self.shard: S
+
+    def set(self, key: object, delay_ms: int, work: Callable[[], Result[Any]]) -> None:
+        self.cancel(key)
+        loop = asyncio.get_running_loop()
+        self._timers[key] = loop.call_later(max(delay_ms, 0) / 1000, self._fire, key, work)
+
+    def cancel(self, key: object) -> None:
+        handle = self._timers.pop(key, None)
+        if handle is not None:
+            handle.cancel()
+
+    def cancel_all(self) -> None:
+        for handle in self._timers.values():
+            handle.cancel()
+        self._timers.clear()
+
+    def _fire(self, key: object, work: Callable[[], Result[Any]]) -> None:
+        self._timers.pop(key, None)
+        if self.is_over:
+            return
+        try:
+            self.apply(work())
+        except KafkaError as error:
+            log.warning("a timer of partition %d could not be served: %s", self.index, error.message)
+            self.set(key, RETRY_MS, work)
+        except Exception:
+            self._runtime.failures += 1
+            log.exception("a timer of partition %d failed", self.index)
+
+    def apply(self, result: Result[T]) -> None:
+        """Write a result's entries and replay them: the state moves on only with the log."""
+        if not result.entries:
+            return
+        next_offset = self.log.append(result.entries, result.producer)
+        offset = next_offset - len(result.entries)
+        for entry in result.entries:
+            self.shard.replay(entry, result.producer, offset)
+            offset += 1
+        self.next_offset = next_offset
+
+
+class Runtime(Generic[S]):
+    """The shards of one internal topic that this broker leads, by partition."""
+
+    def __init__(self, name: str, make_shard: Callable[[int, Any], S]) -> None:
+        """`make_shard(partition, timers)` makes an empty shard."""
+        self.name = name
+        self.failures = 0
+        """How often a timer's work failed for a reason that is a defect."""
+        self._make_shard = make_shard
+        self._hosts: dict[int, _Host[S]] = {}
+
+    def __iter__(self) -> Iterator[S]:
+        """The shards in service."""
+        return iter([host.shard for host in self._hosts.values() if host.is_active])
+
+    def is_active(self, index: int) -> bool:
+        host = self._hosts.get(index)
+        return host is not None and host.is_active
+
+    def lead(self, index: int, internal: InternalLog) -> None:
+        """This broker leads the partition from now on: load it."""
+        self.resign(index)
+        host = _Host(index, internal, self)
+        host.shard = self._make_shard(index, host)
+        self._hosts[index] = host
+        host.task = asyncio.get_running_loop().create_task(self._load(host))
+
+    def resign(self, index: int) -> None:
+        """This broker no longer leads the partition."""
+        host = self._hosts.pop(index, None)
+        if host is None:
+            return
+        host.is_over = True
+        host.cancel_all()
+        if host.task is not None:
+            host.task.cancel()
+        if host.is_active:
+            host.is_active = False
+            host.shard.unloaded(NotCoordinator())
+
+    def stop(self) -> None:
+        for index in list(self._hosts):
+            self.resign(index)
+
+    async def _load(self, host: _Host[S]) -> None:
+        """Replay the whole log; after a failure begin again, with an empty shard."""
+        loop = asyncio.get_running_loop()
+        while True:
+            started = loop.time()
+            try:
+                count = await self._replay_log(host)
+                break
+            except Exception:
+                self.failures += 1
+                log.exception(
+                    "loading partition %d of %s failed; it will be tried again", host.index, self.name
+                )
+                await asyncio.sleep(RETRY_MS / 1000)
+                host.cancel_all()
+                host.shard = self._make_shard(host.index, host)
+        host.is_active = True
+        host.shard.loaded()
+        if count:
+            seconds = loop.time() - started
+            log.info("loaded %d records of %s-%d in %.2f s", count, self.name, host.index, seconds)
+
+    async def _replay_log(self, host: _Host[S]) -> int:
+        loop = asyncio.get_running_loop()
+        offset = count = 0
+        while True:
+            batches, offset = await host.log.read(offset)
+            if not batches and offset >= host.log.end_offset:
+                host.next_offset = offset
+                return count
+            pause_at = loop.time() + LOAD_SLICE_SECONDS
+            for batch in batches:
+                if batch.is_commit is not None and batch.producer is not None:
+                    host.shard.replay_end(batch.producer, batch.is_commit)
+                for at, entry in batch.entries:
+                    host.shard.replay(entry, batch.producer, at)
+                    count += 1
+                    if not count % 256 and loop.time() > pause_at:
+                        await asyncio.sleep(0)
+                        pause_at = loop.time() + LOAD_SLICE_SECONDS
+
+    # What handlers ask for
+
+    async def write(self, index: int, work: Callable[[S], Result[T]]) -> T:
+        """Do an operation: its entries are written and replayed before anything else happens to the shard.
+
+        Answers when they are committed. Also without entries it answers only what is committed:
+        what the operation saw may still be on its way to the replicas.
+        """
+        host = self._active(index)
+        result = work(host.shard)
+        host.apply(result)
+        await self._settle(host)
+        response = result.response
+        if isinstance(response, Promise):
+            return await _kept(response)
+        return response
+
+    async def read(self, index: int, look: Callable[[S], T]) -> T:
+        """Look at a shard; the answer holds only what is committed."""
+        host = self._active(index)
+        seen = look(host.shard)
+        await self._settle(host)
+        return seen
+
+    def end_transaction(self, index: int, producer: Producer, is_commit: bool) -> None:
+        """The end of a transaction was appended to the partition, by whoever coordinates it."""
+        host = self._hosts.get(index)
+        if host is not None and host.is_active:
+            host.shard.replay_end(producer, is_commit)
+
+    async def _settle(self, host: _Host[S]) -> None:
+        committed = host.log.when_committed(host.next_offset)
+        if committed is not None:
+            await committed
+        if host.is_over:
+            raise NotCoordinator
+
+    def _active(self, index: int) -> _Host[S]:
+        host = self._hosts.get(index)
+        if host is None:
+            raise NotCoordinator
+        if not host.is_active:
+            raise CoordinatorLoadInProgress
+        return host
+
+
+def _kept(promise: Promise[T]) -> asyncio.Future[T]:
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def settle(done: Promise[T]) -> None:
+        if future.done():
+            return
+        try:
+            future.set_result(done.result())
+        except Exception as error:
+            future.set_exception(error)
+
+    promise.listen(settle)
+    return future
