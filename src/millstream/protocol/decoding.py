@@ -159,14 +159,13 @@ class DecoderSource(Source):
     def sized(self, type_: WireType, target: str, name: str, nullable: bool) -> None:
         """Decode a value that starts with its length: str, bytes, records or array."""
         length = self.length(type_.kind)
-        null_when = f"{length} < 0"
-        self.line(f"if {null_when}:")
+        self.line(f"if {length} < 0:")
         if nullable:
             self.line(f"    {target} = None")
+            self.line("else:")
+            self.indent += 1
         else:
             self.line(f"    raise ProtocolError('{name} is null')")
-        self.line("else:")
-        self.indent += 1
         if type_.kind == "array":
             self.array(type_.item, target, name, length)
         else:
@@ -181,7 +180,8 @@ class DecoderSource(Source):
             }[type_.kind]
             self.line(f"{target} = {piece}")
             self.line(f"pos = {end}")
-        self.indent -= 1
+        if nullable:
+            self.indent -= 1
 
     def length(self, kind: str) -> str:
         """Read a length, negative for null; the name of the variable that holds it."""

@@ -89,7 +89,7 @@ class ConsumerGroupDescribeResponse(Response, to=ConsumerGroupDescribeRequest):
         assignment_epoch: i32
         assignor_name: str
         members: list[ConsumerGroupDescribeResponse.Member]
-        authorized_operations: i32 = -2147483648
+        authorized_operations: i32 = -(2**31)
 
     throttle_time_ms: i32 = 0
     groups: list[DescribedGroup]

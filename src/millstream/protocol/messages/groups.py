@@ -8,8 +8,8 @@ from millstream.protocol.types import i8, i16, i32
 
 class FindCoordinatorRequest(Request, key=10, versions=(0, 6), flexible=3):
     """v1 asks for transactions' coordinators too, v3 is flexible, v4 takes many keys (KIP-699), v5
-    knows TRANSACTION_ABORTABLE (KIP-890), v6 share groups (KIP-932). The key of
-    Kafka's schema is `coordinator_key`, because `key` is the API's."""
+    knows TRANSACTION_ABORTABLE (KIP-890), v6 share groups (KIP-932). What Kafka's schema calls the
+    key is `coordinator_key` here, because `key` is the API's."""
 
     coordinator_key: str = until(3)
     key_type: i8 = since(1)
@@ -68,7 +68,7 @@ class JoinGroupResponse(Response, to=JoinGroupRequest):
     error_code: i16 = 0
     generation_id: i32 = -1
     protocol_type: str | None = since(7)
-    protocol_name: str | None = null_since(7)
+    protocol_name: str | None = null_since(7, "")
     leader: str
     skip_assignment: bool = since(9)
     member_id: str
@@ -171,7 +171,7 @@ class DescribeGroupsResponse(Response, to=DescribeGroupsRequest):
         protocol_type: str
         protocol_data: str
         members: list[DescribeGroupsResponse.DescribedGroupMember]
-        authorized_operations: i32 = since(3, -2147483648)
+        authorized_operations: i32 = since(3, -(2**31))
 
     throttle_time_ms: i32 = since(1)
     groups: list[DescribedGroup]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from millstream.protocol.schema import Request, Response, Struct, null_since, since
+from millstream.protocol.schema import Request, Response, Struct, null_since, optional, since
 from millstream.protocol.types import i8, i16, i32
 
 
@@ -49,14 +49,14 @@ class MetadataResponse(Response, to=MetadataRequest):
         topic_id: UUID = since(10)
         is_internal: bool = since(1)
         partitions: list[MetadataResponse.MetadataResponsePartition]
-        topic_authorized_operations: i32 = since(8, -2147483648)
+        topic_authorized_operations: i32 = since(8, -(2**31))
 
     throttle_time_ms: i32 = since(3)
     brokers: list[MetadataResponseBroker]
     cluster_id: str | None = since(2)
     controller_id: i32 = since(1, -1)
     topics: list[MetadataResponseTopic]
-    cluster_authorized_operations: i32 = since(8, -2147483648, until=10)
+    cluster_authorized_operations: i32 = since(8, -(2**31), until=10)
     error_code: i16 = since(13)
 
 
@@ -86,7 +86,7 @@ class DescribeClusterResponse(Response, to=DescribeClusterRequest):
     cluster_id: str
     controller_id: i32 = -1
     brokers: list[DescribeClusterBroker]
-    cluster_authorized_operations: i32 = -2147483648
+    cluster_authorized_operations: i32 = -(2**31)
 
 
 class DescribeTopicPartitionsRequest(Request, key=75, versions=(0, 0), flexible=0):
@@ -105,7 +105,8 @@ class DescribeTopicPartitionsRequest(Request, key=75, versions=(0, 0), flexible=
 
 
 class DescribeTopicPartitionsResponse(Response, to=DescribeTopicPartitionsRequest):
-    """Partitions with their eligible leader replicas (KIP-966); a cursor if there are more."""
+    """Partitions with their eligible leader replicas (KIP-966); a cursor if there are more.
+    Java's admin client fails on lists that are null."""
 
     class DescribeTopicPartitionsResponsePartition(Struct):
         error_code: i16 = 0
@@ -114,8 +115,8 @@ class DescribeTopicPartitionsResponse(Response, to=DescribeTopicPartitionsReques
         leader_epoch: i32 = -1
         replica_nodes: list[i32]
         isr_nodes: list[i32]
-        eligible_leader_replicas: list[i32] | None = None
-        last_known_elr: list[i32] | None = None
+        eligible_leader_replicas: list[i32] | None = optional()
+        last_known_elr: list[i32] | None = optional()
         offline_replicas: list[i32]
 
     class DescribeTopicPartitionsResponseTopic(Struct):
@@ -124,7 +125,7 @@ class DescribeTopicPartitionsResponse(Response, to=DescribeTopicPartitionsReques
         topic_id: UUID
         is_internal: bool = False
         partitions: list[DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition]
-        topic_authorized_operations: i32 = -2147483648
+        topic_authorized_operations: i32 = -(2**31)
 
     class Cursor(Struct):
         topic_name: str

@@ -74,7 +74,7 @@ class ShareGroupDescribeResponse(Response, to=ShareGroupDescribeRequest):
         assignment_epoch: i32
         assignor_name: str
         members: list[ShareGroupDescribeResponse.Member]
-        authorized_operations: i32 = -2147483648
+        authorized_operations: i32 = -(2**31)
 
     throttle_time_ms: i32 = 0
     groups: list[DescribedGroup]
