@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from millstream.config.broker import BrokerConfig
 from millstream.config.broker_keys import find_key
-from millstream.config.checks import Value
 from millstream.config.keys import ConfigKey, nearest
 from millstream.config.topic import REMOVED, TOPIC_KEYS
 from millstream.errors import InvalidConfig, InvalidRequest
@@ -59,8 +58,8 @@ def altered(
         elif op in (Op.APPEND, Op.SUBTRACT):
             if key.kind != "list":
                 raise InvalidConfig(f"{name} is not a list; set it instead of appending or subtracting")
-            before = _members(key.parse(result[name])) if name in result else _current(name, keys, config)
-            given = _members(key_members(value))
+            before = _members(result[name]) if name in result else _current(name, keys, config)
+            given = _members(value)
             if op == Op.APPEND:
                 after = before + [member for member in given if member not in before]
             else:
@@ -71,17 +70,15 @@ def altered(
     return result
 
 
-def key_members(text: str) -> tuple[str, ...]:
+def _members(text: str) -> list[str]:
     """The members of a list's text, not checked: what is taken away need not be valid."""
-    return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-
-
-def _members(value: Value) -> list[str]:
-    return list(value) if isinstance(value, tuple) else []
+    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
 def _current(name: str, keys: Mapping[str, ConfigKey], config: BrokerConfig) -> list[str]:
-    return _members(config.topic_default(name)[0] if keys is TOPIC_KEYS else config.for_name(name))
+    """What holds for a list that the resource does not set."""
+    value = config.topic_default(name)[0] if keys is TOPIC_KEYS else config.for_name(name)
+    return list(value) if isinstance(value, tuple) else []
 
 
 def _key(name: str, keys: Mapping[str, ConfigKey]) -> ConfigKey:

@@ -163,12 +163,12 @@ class BrokerConfig:
         Answers the names whose value changed. InvalidConfig if a key may not be set there or a value is
         not valid; nothing is changed then.
         """
-        kept = self._dynamic, self._dynamic_default
+        kept = one, every = self._dynamic, self._dynamic_default
         if broker is not None:
-            self._dynamic = Layer(Source.DYNAMIC_BROKER, broker, check_dynamic(broker, per_broker=True))
+            one = Layer(Source.DYNAMIC_BROKER, broker, check_dynamic(broker, per_broker=True))
         if default is not None:
-            values = check_dynamic(default, per_broker=False)
-            self._dynamic_default = Layer(Source.DYNAMIC_DEFAULT, default, values)
+            every = Layer(Source.DYNAMIC_DEFAULT, default, check_dynamic(default, per_broker=False))
+        self._dynamic, self._dynamic_default = one, every
         before = self._values
         self._resolve()
         try:

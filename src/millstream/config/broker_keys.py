@@ -10,19 +10,29 @@ from millstream.config.keys import ConfigKey, by_name
 from millstream.config.log_keys import LOG_KEYS
 from millstream.config.network_keys import NETWORK_KEYS
 from millstream.config.own_keys import OWN_KEYS
+from millstream.config.quorum_keys import QUORUM_KEYS
+from millstream.config.replication_keys import REPLICATION_KEYS
+from millstream.config.sasl_keys import SASL_KEYS
 from millstream.config.security_keys import SECURITY_KEYS
+from millstream.config.share_keys import SHARE_KEYS
 from millstream.config.tiered_keys import TIERED_KEYS
+from millstream.config.tls_keys import TLS_KEYS
 from millstream.config.transaction_keys import TRANSACTION_KEYS
 
 GROUPS: Mapping[str, tuple[ConfigKey, ...]] = {
     "Millstream's own": OWN_KEYS,
-    "Network": NETWORK_KEYS,
-    "Logs": LOG_KEYS,
-    "Cluster and topics": CLUSTER_KEYS,
-    "Consumer groups": GROUP_KEYS,
-    "Producers and transactions": TRANSACTION_KEYS,
-    "Security": SECURITY_KEYS,
-    "Remote storage": TIERED_KEYS,
+    "network": NETWORK_KEYS,
+    "logs": LOG_KEYS,
+    "cluster and topics": CLUSTER_KEYS,
+    "replication": REPLICATION_KEYS,
+    "consumer groups": GROUP_KEYS,
+    "producers and transactions": TRANSACTION_KEYS,
+    "security": SECURITY_KEYS,
+    "TLS": TLS_KEYS,
+    "SASL": SASL_KEYS,
+    "share and streams groups": SHARE_KEYS,
+    "controller quorum": QUORUM_KEYS,
+    "remote storage": TIERED_KEYS,
 }
 """The keys by what they are about, for the page that lists them."""
 

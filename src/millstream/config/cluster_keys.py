@@ -1,16 +1,14 @@
-"""Broker keys of the cluster: who the broker is, topics, replication, the controller, quotas, metrics."""
+"""Broker keys of the cluster: who the broker is, its topics, quotas and metrics."""
 
 from __future__ import annotations
 
 from millstream.config.checks import ListOf, at_least
 from millstream.config.keys import ConfigKey
 
-NO_QUORUM = "the cluster's state is kept in the registry, not in a controller quorum"
 NO_WINDOWS = "quotas and rates are not measured in windows of this size"
 NO_PURGATORY = "requests that wait are dropped from memory as soon as they are answered"
 NO_PLUGIN = "Java classes cannot be loaded"
 PROMETHEUS = "metrics are served to Prometheus, see metrics.listener"
-ONE_REPLICA = "partitions are not copied between brokers yet"
 
 CLUSTER_KEYS = (
     ConfigKey(
@@ -21,33 +19,10 @@ CLUSTER_KEYS = (
         idle=NO_PLUGIN,
     ),
     ConfigKey(
-        "alter.log.dirs.replication.quota.window.num",
-        "int",
-        11,
-        "How many samples the rate of moves between log folders is measured over.",
-        at_least(1),
-        idle=NO_WINDOWS,
-    ),
-    ConfigKey(
-        "alter.log.dirs.replication.quota.window.size.seconds",
-        "int",
-        1,
-        "The length of one sample of the rate of moves between log folders.",
-        at_least(1),
-        idle=NO_WINDOWS,
-    ),
-    ConfigKey(
         "auto.create.topics.enable",
         "boolean",
         True,
         "Create a topic when a client asks for its metadata or writes to it, with num.partitions partitions.",
-    ),
-    ConfigKey(
-        "auto.leader.rebalance.enable",
-        "boolean",
-        True,
-        "Give leadership back to the first replica of each partition's list when it is in sync again.",
-        idle=ONE_REPLICA,
     ),
     ConfigKey(
         "background.threads",
@@ -58,13 +33,6 @@ CLUSTER_KEYS = (
         "cluster-wide",
         idle="background work runs on the event loop and a few threads of its own",
     ),
-    ConfigKey(
-        "broker.heartbeat.interval.ms",
-        "int",
-        2000,
-        "How often a broker tells the controller quorum that it lives.",
-        idle=NO_QUORUM,
-    ),
     ConfigKey("broker.id", "int", -1, "The older name of node.id."),
     ConfigKey(
         "broker.rack",
@@ -72,14 +40,6 @@ CLUSTER_KEYS = (
         None,
         "The rack or zone of this broker, which replicas are spread over and which consumers may prefer to"
         " read from.",
-    ),
-    ConfigKey(
-        "broker.session.timeout.ms",
-        "int",
-        9000,
-        "How long the controller quorum waits for a silent broker; registry.session.timeout.ms does this"
-        " here.",
-        idle=NO_QUORUM,
     ),
     ConfigKey(
         "config.providers",
@@ -95,90 +55,6 @@ CLUSTER_KEYS = (
         "boolean",
         True,
         "Hand leadership over to other brokers before stopping.",
-    ),
-    ConfigKey(
-        "controller.listener.names", "list", (), "The listeners of the controller quorum.", idle=NO_QUORUM
-    ),
-    ConfigKey(
-        "controller.quorum.append.linger.ms",
-        "int",
-        25,
-        "How long the quorum collects writes before it stores them.",
-        at_least(0),
-        idle=NO_QUORUM,
-    ),
-    ConfigKey(
-        "controller.quorum.auto.join.enable",
-        "boolean",
-        False,
-        "Let a controller join the quorum by itself.",
-        idle=NO_QUORUM,
-    ),
-    ConfigKey(
-        "controller.quorum.bootstrap.servers",
-        "list",
-        (),
-        "Addresses through which the quorum is found.",
-        idle=NO_QUORUM,
-    ),
-    ConfigKey(
-        "controller.quorum.election.backoff.max.ms",
-        "int",
-        1000,
-        "The longest pause between elections in the quorum.",
-        at_least(0),
-        idle=NO_QUORUM,
-    ),
-    ConfigKey(
-        "controller.quorum.election.timeout.ms",
-        "int",
-        1000,
-        "How long an election in the quorum may take.",
-        at_least(0),
-        idle=NO_QUORUM,
-    ),
-    ConfigKey(
-        "controller.quorum.fetch.max.bytes",
-        "int",
-        1024 * 1024,
-        "The most bytes one fetch within the quorum answers with.",
-        at_least(1),
-        idle=NO_QUORUM,
-    ),
-    ConfigKey(
-        "controller.quorum.fetch.snapshot.max.bytes",
-        "int",
-        1024 * 1024,
-        "The most bytes of a snapshot in one fetch within the quorum.",
-        at_least(1),
-        idle=NO_QUORUM,
-    ),
-    ConfigKey(
-        "controller.quorum.fetch.timeout.ms",
-        "int",
-        2000,
-        "How long a quorum member waits for its leader.",
-        at_least(0),
-        idle=NO_QUORUM,
-    ),
-    ConfigKey(
-        "controller.quorum.request.timeout.ms",
-        "int",
-        2000,
-        "How long a request within the quorum may take.",
-        at_least(0),
-        idle=NO_QUORUM,
-    ),
-    ConfigKey(
-        "controller.quorum.retry.backoff.ms",
-        "int",
-        20,
-        "The pause before a request within the quorum is repeated.",
-        at_least(0),
-        idle=NO_QUORUM,
-    ),
-    ConfigKey(
-        "controller.quorum.voters", "list", (), "The members of the quorum, as ID@HOST:PORT.", idle=NO_QUORUM
     ),
     ConfigKey(
         "controller.quota.window.num",
@@ -228,22 +104,6 @@ CLUSTER_KEYS = (
         idle=NO_PURGATORY,
     ),
     ConfigKey(
-        "follower.replication.throttled.rate",
-        "long",
-        2**63 - 1,
-        "How many bytes a second throttled replicas read from their leaders.",
-        at_least(0),
-        "cluster-wide",
-        idle="replication is not throttled",
-    ),
-    ConfigKey(
-        "initial.broker.registration.timeout.ms",
-        "int",
-        60_000,
-        "How long a starting broker waits to be registered by the quorum.",
-        idle=NO_QUORUM,
-    ),
-    ConfigKey(
         "kafka.metrics.polling.interval.secs",
         "int",
         10,
@@ -257,77 +117,6 @@ CLUSTER_KEYS = (
         (),
         "Classes that Kafka's own metrics are handed to.",
         idle=PROMETHEUS,
-    ),
-    ConfigKey(
-        "leader.imbalance.check.interval.seconds",
-        "long",
-        300,
-        "How often the controller looks for leaders that are not the first of their list.",
-        at_least(1),
-        idle=ONE_REPLICA,
-    ),
-    ConfigKey(
-        "leader.replication.throttled.rate",
-        "long",
-        2**63 - 1,
-        "How many bytes a second leaders give to throttled replicas.",
-        at_least(0),
-        "cluster-wide",
-        idle="replication is not throttled",
-    ),
-    ConfigKey("metadata.log.dir", "string", None, "The folder of the quorum's log.", idle=NO_QUORUM),
-    ConfigKey(
-        "metadata.log.max.record.bytes.between.snapshots",
-        "long",
-        20 * 1024 * 1024,
-        "How much the quorum's log grows between snapshots.",
-        at_least(1),
-        idle=NO_QUORUM,
-    ),
-    ConfigKey(
-        "metadata.log.max.snapshot.interval.ms",
-        "long",
-        3_600_000,
-        "The longest time between snapshots of the quorum's log.",
-        at_least(0),
-        idle=NO_QUORUM,
-    ),
-    ConfigKey(
-        "metadata.log.segment.bytes",
-        "int",
-        1024 * 1024 * 1024,
-        "The size of a segment of the quorum's log.",
-        at_least(8 * 1024 * 1024),
-        idle=NO_QUORUM,
-    ),
-    ConfigKey(
-        "metadata.log.segment.ms",
-        "long",
-        604_800_000,
-        "The age at which a segment of the quorum's log is closed.",
-        idle=NO_QUORUM,
-    ),
-    ConfigKey(
-        "metadata.max.idle.interval.ms",
-        "int",
-        500,
-        "How often an idle quorum writes an empty record.",
-        at_least(0),
-        idle=NO_QUORUM,
-    ),
-    ConfigKey(
-        "metadata.max.retention.bytes",
-        "long",
-        100 * 1024 * 1024,
-        "The size of the quorum's log and snapshots before old ones are deleted.",
-        idle=NO_QUORUM,
-    ),
-    ConfigKey(
-        "metadata.max.retention.ms",
-        "long",
-        604_800_000,
-        "The age at which the quorum's log and snapshots are deleted.",
-        idle=NO_QUORUM,
     ),
     ConfigKey(
         "metric.reporters",
@@ -376,22 +165,6 @@ CLUSTER_KEYS = (
         at_least(1),
     ),
     ConfigKey(
-        "num.replica.alter.log.dirs.threads",
-        "int",
-        None,
-        "How many threads move replicas between log folders; by default one per folder.",
-        idle="replicas are not moved between log folders",
-    ),
-    ConfigKey(
-        "num.replica.fetchers",
-        "int",
-        1,
-        "How many connections a broker copies from each other broker with.",
-        at_least(1),
-        "cluster-wide",
-        idle=ONE_REPLICA,
-    ),
-    ConfigKey(
         "process.roles",
         "list",
         ("broker",),
@@ -417,105 +190,6 @@ CLUSTER_KEYS = (
     ),
     ConfigKey(
         "client.quota.callback.class", "class", None, "A class that decides client quotas.", idle=NO_PLUGIN
-    ),
-    ConfigKey(
-        "replica.alter.log.dirs.io.max.bytes.per.second",
-        "long",
-        2**63 - 1,
-        "How many bytes a second moves between log folders copy.",
-        at_least(0),
-        "cluster-wide",
-        idle="replicas are not moved between log folders",
-    ),
-    ConfigKey(
-        "replica.fetch.backoff.ms",
-        "int",
-        1000,
-        "How long a follower waits after a failed fetch before it tries again.",
-        at_least(0),
-        idle=ONE_REPLICA,
-    ),
-    ConfigKey(
-        "replica.fetch.max.bytes",
-        "int",
-        1024 * 1024,
-        "How many bytes of one partition a follower asks for at a time; a larger batch is still copied.",
-        at_least(0),
-        idle=ONE_REPLICA,
-    ),
-    ConfigKey(
-        "replica.fetch.min.bytes",
-        "int",
-        1,
-        "How many bytes must be there before a follower's fetch is answered.",
-        idle=ONE_REPLICA,
-    ),
-    ConfigKey(
-        "replica.fetch.response.max.bytes",
-        "int",
-        10 * 1024 * 1024,
-        "How many bytes a follower asks for at a time over all partitions.",
-        at_least(0),
-        idle=ONE_REPLICA,
-    ),
-    ConfigKey(
-        "replica.fetch.wait.max.ms",
-        "int",
-        500,
-        "How long a follower's fetch waits for new records.",
-        idle=ONE_REPLICA,
-    ),
-    ConfigKey(
-        "replica.high.watermark.checkpoint.interval.ms",
-        "long",
-        5000,
-        "How often the high watermarks are saved to disk.",
-    ),
-    ConfigKey(
-        "replica.lag.time.max.ms",
-        "long",
-        30_000,
-        "A follower that has not caught up with the end of the log for this long leaves the in-sync"
-        " replicas.",
-        idle=ONE_REPLICA,
-    ),
-    ConfigKey(
-        "replica.selector.class",
-        "string",
-        None,
-        "The rule by which consumers are sent to a follower near them; without one they read from the"
-        " leader.",
-        idle=ONE_REPLICA,
-    ),
-    ConfigKey(
-        "replica.socket.receive.buffer.bytes",
-        "int",
-        64 * 1024,
-        "The receive buffer of a follower's connection in the operating system.",
-        idle=ONE_REPLICA,
-    ),
-    ConfigKey(
-        "replica.socket.timeout.ms",
-        "int",
-        30_000,
-        "How long a follower waits for an answer beyond replica.fetch.wait.max.ms.",
-        idle=ONE_REPLICA,
-    ),
-    ConfigKey(
-        "replication.quota.window.num",
-        "int",
-        11,
-        "How many samples the rate of replication is measured over.",
-        at_least(1),
-        idle=NO_WINDOWS,
-    ),
-    ConfigKey(
-        "replication.quota.window.size.seconds",
-        "int",
-        1,
-        "The length of one sample of the rate of replication.",
-        at_least(1),
-        idle=NO_WINDOWS,
     ),
     ConfigKey(
         "telemetry.max.bytes",

@@ -181,16 +181,14 @@ LOG_KEYS = (
         "list",
         None,
         "The folders of the logs. New partitions go to the one that holds the fewest; a folder that fails"
-        " takes"
-        " only its own partitions down.",
+        " takes only its own partitions down.",
     ),
     ConfigKey(
         "log.flush.before.ack",
         "boolean",
         False,
         "The flush.before.ack of topics that do not set it: acknowledge only what is flushed to the disk. A"
-        " key"
-        " of Millstream's own.",
+        " key of Millstream's own.",
         None,
         "cluster-wide",
     ),

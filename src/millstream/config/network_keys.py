@@ -16,8 +16,7 @@ NETWORK_KEYS = (
         "list",
         None,
         "The addresses that clients are told to connect to, in the form of listeners, when they differ from"
-        " it:"
-        " behind a proxy, a container or another network name.",
+        " it: behind a proxy, a container or another network name.",
         LISTENER_LIST,
     ),
     ConfigKey(
@@ -26,6 +25,7 @@ NETWORK_KEYS = (
         100,
         "How long the answer to a failed authentication is held back.",
         at_least(0),
+        idle="clients are not authenticated yet",
     ),
     ConfigKey(
         "connections.max.idle.ms",
@@ -45,8 +45,7 @@ NETWORK_KEYS = (
         "int",
         55 * 1024 * 1024,
         "The most bytes of records that one fetch answers with, whatever the client asks for; a first batch"
-        " that"
-        " is larger is still returned.",
+        " that is larger is still returned.",
         at_least(1024),
     ),
     ConfigKey(
@@ -69,8 +68,7 @@ NETWORK_KEYS = (
         "list",
         ("PLAINTEXT://localhost:9092",),
         "The addresses to listen on, as NAME://HOST:PORT divided by commas. An empty host means all"
-        " interfaces,"
-        " port 0 a free port.",
+        " interfaces, port 0 a free port.",
         LISTENER_LIST,
         "per-broker",
     ),
@@ -114,8 +112,8 @@ NETWORK_KEYS = (
         "max.incremental.fetch.session.cache.slots",
         "int",
         1000,
-        "How many fetch sessions (KIP-227) the broker remembers; a client without one sends its whole list of"
-        " partitions each time.",
+        "How many fetch sessions (KIP-227) the broker remembers; a client without one sends its whole list"
+        " of partitions each time.",
         at_least(0),
     ),
     ConfigKey(

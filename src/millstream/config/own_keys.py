@@ -13,8 +13,7 @@ OWN_KEYS = (
         "int",
         64 * 1024 * 1024,
         "The most bytes that the records of one compressed batch may unfold to; a batch that holds more is"
-        " refused"
-        " as an invalid record.",
+        " refused as an invalid record.",
         at_least(1024),
         "cluster-wide",
     ),
@@ -23,8 +22,7 @@ OWN_KEYS = (
         "int",
         4096,
         "How many segment and index files are held open at a time; those not used for longest are closed"
-        " first."
-        " The broker takes less if the process may not open as many.",
+        " first. The broker takes less if the process may not open as many.",
         at_least(16),
     ),
     ConfigKey(
@@ -56,9 +54,8 @@ OWN_KEYS = (
         "string",
         "sqlite",
         "Where the cluster's topics, configurations and members are kept: 'sqlite' in a file beside the"
-        " logs, shared"
-        "by the brokers of one machine; 'memory' for tests; 'zookeeper://HOST:PORT,.../PATH' for several"
-        " machines.",
+        " logs, shared by the brokers of one machine; 'memory' for tests; 'zookeeper://HOST:PORT,.../PATH'"
+        " for several machines.",
         Matches(
             re.compile(r"memory|sqlite|sqlite:.+|zookeeper://[^/\s]+(/\S*)?"),
             "sqlite, sqlite:FOLDER, memory, or zookeeper://HOST:PORT",
@@ -69,8 +66,7 @@ OWN_KEYS = (
         "int",
         6000,
         "How long a broker may be silent (stopped, cut off) before the others take over what it led. A"
-        " broker whose"
-        " process ended is noticed at once on one machine.",
+        " broker whose process ended is noticed at once on one machine.",
         at_least(100),
     ),
 )

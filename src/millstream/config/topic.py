@@ -110,9 +110,8 @@ _KEYS = (
         "boolean",
         False,
         "Acknowledge records only once they are flushed to the disk (fsync), many producers sharing one"
-        " flush."
-        "Acknowledged records then outlive a power cut, also with a single replica. A key of Millstream's"
-        " own.",
+        " flush. Acknowledged records then outlive a power cut, also with a single replica. A key of"
+        " Millstream's own.",
         None,
         Synonym("log.flush.before.ack"),
     ),
@@ -148,8 +147,8 @@ _KEYS = (
         "index.interval.bytes",
         "int",
         4096,
-        "How many bytes of records lie between two entries of the offset index. Fewer make reads start closer"
-        " to the wanted offset and the index larger.",
+        "How many bytes of records lie between two entries of the offset index. Fewer make reads start"
+        " closer to the wanted offset and the index larger.",
         at_least(0),
         Synonym("log.index.interval.bytes"),
     ),
@@ -201,8 +200,8 @@ _KEYS = (
         "message.timestamp.after.max.ms",
         "long",
         HOUR_MS,
-        "How far a record's timestamp may lie ahead of the broker's clock; a record further ahead is refused."
-        " Not looked at with LogAppendTime.",
+        "How far a record's timestamp may lie ahead of the broker's clock; a record further ahead is"
+        " refused. Not looked at with LogAppendTime.",
         at_least(0),
         Synonym("log.message.timestamp.after.max.ms"),
     ),
@@ -211,8 +210,7 @@ _KEYS = (
         "long",
         MAX_LONG,
         "How far a record's timestamp may lie behind the broker's clock; an older record is refused. Not"
-        " looked"
-        " at with LogAppendTime.",
+        " looked at with LogAppendTime.",
         at_least(0),
         Synonym("log.message.timestamp.before.max.ms"),
     ),
@@ -248,8 +246,7 @@ _KEYS = (
         "int",
         1,
         "How many replicas must be in sync for a write with acks=all to be taken; with fewer, producers get"
-        " an"
-        " error that they retry.",
+        " an error that they retry.",
         at_least(1),
         Synonym("min.insync.replicas"),
     ),
@@ -287,8 +284,7 @@ _KEYS = (
         "long",
         -1,
         "The size a partition may reach before its oldest segments are deleted, for topics whose"
-        " cleanup.policy"
-        " has 'delete'. -1 sets no limit.",
+        " cleanup.policy has 'delete'. -1 sets no limit.",
         None,
         Synonym("log.retention.bytes"),
     ),
@@ -335,8 +331,7 @@ _KEYS = (
         "long",
         7 * DAY_MS,
         "The age at which a segment is closed even if it is not full, so that retention and compaction can"
-        " work"
-        " on it.",
+        " work on it.",
         at_least(1),
         Synonym("log.roll.ms"),
         Synonym("log.roll.hours", HOUR_MS),
