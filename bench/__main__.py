@@ -15,7 +15,7 @@ from rich.console import Console
 from bench import machine
 from bench.apache_kafka import REPOSITORY, KafkaUnavailable, jars
 from bench.plots import draw
-from bench.report import show, write_json
+from bench.report import show, write_json, write_markdown
 from bench.results import Run
 from bench.runner import run_workload
 from bench.subjects import APACHE_KAFKA, MILLSTREAM, Subject
@@ -111,6 +111,7 @@ def main(
         run.seconds = time.monotonic() - started
         shutil.rmtree(folder, ignore_errors=True)
     path = write_json(run, RESULTS)
+    write_markdown(run, RESULTS)
     plots = draw(run, RESULTS)
     show(run, console)
     report(f"{run.seconds:.0f} s; {path} and {', '.join(plot.name for plot in plots) or 'no plots'}")

@@ -49,3 +49,8 @@ class Usage:
 def resident_mb(pid: int) -> float:
     """Resident memory in MB (10^6 bytes)."""
     return float(psutil.Process(pid).memory_info().rss) / 1e6
+
+
+def device_bytes_read(pid: int) -> int:
+    """Bytes that the process made the storage device read: what did not come from the page cache."""
+    return int(psutil.Process(pid).io_counters().read_bytes)

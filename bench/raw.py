@@ -163,13 +163,16 @@ class Answered:
     latencies: Latencies
 
 
-def one_at_a_time(port: int, frame: bytearray, answer: ProduceAnswer, requests: int) -> Answered:
-    """Depth 1: the next request goes out when the answer is in."""
+def one_at_a_time(
+    port: int, frame: bytearray, answer: ProduceAnswer, requests: int, *, longest_seconds: float = 60
+) -> Answered:
+    """Depth 1: the next request goes out when the answer is in; fewer requests if the time runs out."""
     latencies = Latencies()
     clock = time.perf_counter_ns
     with Connection(port) as connection:
         send, receive, size = connection.socket.send, connection.socket.recv, answer.size
         started = time.perf_counter()
+        end = clock() + int(longest_seconds * 1e9)
         for correlation_id in range(requests):
             struct.pack_into(">i", frame, CORRELATION_POSITION, correlation_id)
             before = clock()
@@ -177,17 +180,28 @@ def one_at_a_time(port: int, frame: bytearray, answer: ProduceAnswer, requests: 
             data = receive(4096)
             while len(data) < size:
                 data += connection.receive_exactly(size - len(data))
-            latencies.add(clock() - before)
+            after = clock()
+            latencies.add(after - before)
             answer.check(data, 0)
-        return Answered(requests, time.perf_counter() - started, latencies)
+            if after > end:
+                break
+        return Answered(latencies.count, time.perf_counter() - started, latencies)
 
 
 def many_in_flight(
-    port: int, frame: bytearray, answer: ProduceAnswer, requests: int, *, depth: int, connections: int = 1
+    port: int,
+    frame: bytearray,
+    answer: ProduceAnswer,
+    requests: int,
+    *,
+    depth: int,
+    connections: int = 1,
+    longest_seconds: float = 60,
 ) -> Answered:
     """`depth` in flight on each connection: as many new requests go out as answers came in.
 
     A request's clock starts when its frame is handed to the kernel and stops when its answer was read.
+    No new ones go out when the time has run out.
     """
     latencies = Latencies()
     clock = time.perf_counter_ns
@@ -204,6 +218,7 @@ def many_in_flight(
             poll.register(fd, select.EPOLLIN)
         to_send = requests
         started = time.perf_counter()
+        end = clock() + int(longest_seconds * 1e9)
         for fd, sock in by_descriptor.items():
             in_flight[fd].append((clock(), depth))
             sock.sendall(blob)
@@ -236,7 +251,7 @@ def many_in_flight(
                     else:
                         queue[0] = (sent_at, count - taken)
                 more = min(answers, to_send)
-                if more > 0:
+                if more > 0 and now < end:
                     queue.append((clock(), more))
                     sock.sendall(blob[: more * frame_size])
                     to_send -= more

@@ -23,6 +23,27 @@ def write_json(run: Run, folder: Path) -> Path:
     return path
 
 
+def write_markdown(run: Run, folder: Path) -> Path:
+    """The same tables for a document: `latest.md`."""
+    first, second = run.labels[0], run.labels[-1]
+    lines = [f"| workload | metric | {first} | {second} | ratio |", "|---|---|---:|---:|---:|"]
+    for row in run.rows:
+        cells = [_plain(row, label) for label in (first, second)]
+        ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+        lines.append(f"| {row.workload} | {row.metric.name} | {cells[0]} | {cells[1]} | {ratio} |")
+    lines += [f"\n{note}" for note in _notes(run.rows)]
+    lines += ["", "| bar | wanted | worst row | of | |", "|---|---|---:|---|---|"]
+    for verdict in verdicts(run.rows):
+        worst = verdict.worst
+        value, name = ("", "") if worst is None else (f"{worst[1]:.2f}", worst[0].workload)
+        lines.append(f"| {verdict.bar.title} | {verdict.bar.text()} | {value} | {name} | {verdict.state} |")
+    lines += ["", "| the machine's own limits | MB/s |", "|---|---:|"]
+    lines += [f"| {name} | {value:,.0f} |" for name, value in run.limits.items()]
+    path = folder / "latest.md"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
 def show(run: Run, console: Console) -> None:
     console.print(_rows_table(run))
     for line in _notes(run.rows):
@@ -54,6 +75,14 @@ def _rows_table(run: Run) -> Table:
         table.add_row(name, f"{row.metric.name}", *cells, ratio)
         last = row.workload
     return table
+
+
+def _plain(row: Row, label: str) -> str:
+    value, around = row.median_of(label), row.spread_of(label)
+    if value is None or around is None:
+        return "—"
+    many = f" ±{around:.0%}" if len(row.values[label]) > 1 else ""
+    return f"{value:,.{row.metric.digits}f}{many}"
 
 
 def _cell(row: Row, label: str) -> str:

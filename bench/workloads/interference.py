@@ -14,6 +14,7 @@ from pathlib import Path
 
 from bench.batches import batch, sample_values
 from bench.frames import ProduceAnswer, produce_frame
+from bench.process import device_bytes_read
 from bench.raw import Answered, Fetcher, Loader, open_loop
 from bench.subjects import Broker, Subject
 from bench.wire import Connection
@@ -88,7 +89,11 @@ def read_backlog(port: int, topic: str, ends: list[int], results: multiprocessin
 class ColdBacklog(_Interference):
     name = "cold-backlog"
     title = f"open-loop produce at {RATE}/s while a cold backlog is read by another process"
-    metrics = (*LATENCY_METRICS, Metric("backlog MB/s", "MB/s", is_higher_better=True))
+    metrics = (
+        *LATENCY_METRICS,
+        Metric("backlog MB/s", "MB/s", is_higher_better=True),
+        Metric("from device", "x", digits=2),
+    )
     max_rounds = 1
 
     def measure(self, subject: Subject, scale: Scale) -> Mapping[str, float]:
@@ -108,6 +113,7 @@ class ColdBacklog(_Interference):
             context = multiprocessing.get_context("spawn")
             results: multiprocessing.Queue[float] = context.Queue()
             reader = context.Process(target=read_backlog, args=(broker.port, backlog, ends, results))
+            read_before = device_bytes_read(broker.pid)
             reader.start()
             try:
                 busy = self._produce(broker, topic, LONGEST_SECONDS, lambda: not reader.is_alive())
@@ -116,7 +122,8 @@ class ColdBacklog(_Interference):
                 if reader.is_alive():
                     reader.kill()
                 reader.join()
-            return {**_report(calm, busy), "backlog MB/s": rate}
+            from_device = (device_bytes_read(broker.pid) - read_before) / (scale.backlog_gb * 1e9)
+            return {**_report(calm, busy), "backlog MB/s": rate, "from device": from_device}
 
 
 class Compaction(_Interference):

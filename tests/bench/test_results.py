@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from bench.bars import BARS, Bar, verdicts
 from bench.plots import draw
-from bench.report import show, write_json
+from bench.report import show, write_json, write_markdown
 from bench.results import Row, Run
 from bench.runner import run_workload
 from bench.subjects import APACHE_KAFKA, MILLSTREAM, Subject
@@ -102,6 +102,13 @@ def test_table_shows_ratios_verdicts_and_reasons() -> None:
     assert "2.00" in text
     assert "met" in text
     assert "java-consume-1KB, millstream: skipped: no groups" in text
+
+
+def test_markdown_has_a_line_for_every_row_and_bar(tmp_path: Path) -> None:
+    text = write_markdown(make_run(), tmp_path).read_text()
+    assert "| replay-16KB | MB/s | 200.0 ±5% | 100.0 ±10% | 2.00 |" in text
+    assert "| java-consume-1KB | MB/s | — | 3.0 |  |" in text
+    assert all(f"| {bar.title} | {bar.text()} |" in text for bar in BARS)
 
 
 def test_plots_are_written(tmp_path: Path) -> None:
