@@ -177,7 +177,9 @@ def test_no_answer_in_time_closes_the_connection(run: Any) -> None:
         (b"\0\0\0\x05\0\0\0\x02\0", "bad answer"),
     ],
 )
-def test_an_answer_that_is_none_fails_the_request_and_the_connection(run: Any, answer: bytes, reason: str) -> None:
+def test_an_answer_that_is_none_fails_the_request_and_the_connection(
+    run: Any, answer: bytes, reason: str
+) -> None:
     async def script(header: RequestHeader, request: Request) -> Answer:
         return all_versions() if isinstance(request, ApiVersionsRequest) else answer
 

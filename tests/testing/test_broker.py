@@ -93,9 +93,13 @@ def test_two_at_once_do_not_meet() -> None:
 
 def test_errors_of_the_start_reach_the_caller(tmp_path: Path) -> None:
     before = set(threading.enumerate())
-    with pytest.raises(MillstreamError, match="num.partitons"), Broker(config={"num.partitons": "1"}):
+    with pytest.raises(MillstreamError, match=r"num\.partitons"), Broker(config={"num.partitons": "1"}):
         pytest.fail("a misspelt key was taken")
-    with Broker() as running, pytest.raises(OSError, match="address already in use"), Broker(port=running.port):
+    with (
+        Broker() as running,
+        pytest.raises(OSError, match="address already in use"),
+        Broker(port=running.port),
+    ):
         pytest.fail("two brokers share a port")
     assert set(threading.enumerate()) == before
 

@@ -166,21 +166,34 @@ class Cluster:
             raise LeaderNotAvailable("the cluster has no controller at the moment")
         return self.metadata.controller_id
 
-    async def retrying(self, attempt: Callable[[], Awaitable[T]], deadline: Deadline) -> T:
+    async def retrying(
+        self,
+        attempt: Callable[[], Awaitable[T]],
+        deadline: Deadline,
+        *,
+        unknown_topic_wait_ms: float | None = None,
+    ) -> T:
         """Run `attempt` until it succeeds, fails for good, or the deadline passes.
 
         Retriable errors lead to another try after a pause that doubles up to a second. At the
-        deadline the last error is raised, as the cause of a RequestTimedOut where the try itself
-        did not say why.
+        deadline the last error is raised, as the cause of a RequestTimedOut. A topic or partition
+        that is unknown may have been created a moment ago; with `unknown_topic_wait_ms` that is
+        believed for so long only, then it is a NoSuchTopic.
         """
-        pause_ms = float(BACKOFF_MS)
+        loop = asyncio.get_running_loop()
+        started, pause_ms = loop.time(), float(BACKOFF_MS)
         while True:
             try:
                 return await attempt()
+            except UnknownTopicOrPartition as error:
+                if not error.retriable:
+                    raise
+                waited_ms = (loop.time() - started) * 1000
+                if unknown_topic_wait_ms is not None and waited_ms >= unknown_topic_wait_ms:
+                    raise NoSuchTopic(error.message) from None
+                failure: KafkaError = error
             except KafkaError as error:
-                if not error.retriable or (
-                    self._must_answer_at_once and not self._was_reached and isinstance(error, Unreachable)
-                ):
+                if not error.retriable or (isinstance(error, Unreachable) and self._is_hopeless):
                     raise
                 failure = error
             pause_ms = min(pause_ms * self._random.uniform(1.5, 2.5), MAX_BACKOFF_MS)
@@ -191,6 +204,11 @@ class Cluster:
                     f"not done in {deadline.timeout_ms:.0f} ms; the last error was: {failure}"
                 ) from failure
             await asyncio.sleep(pause_ms / 1000)
+
+    @property
+    def _is_hopeless(self) -> bool:
+        """Whether an unreachable cluster is not worth another try."""
+        return self._must_answer_at_once and not self._was_reached
 
     # ---------------------------------------------------------------- metadata
 
@@ -228,20 +246,15 @@ class Cluster:
         ago. While it is being created automatically it is waited for until the deadline.
         """
         loop = asyncio.get_running_loop()
-        unknown_until = loop.time() + UNKNOWN_TOPIC_WAIT_MS / 1000
 
         async def attempt() -> Topic:
             age = loop.time() - self._refreshed_at.get(name, float("-inf"))
             if age * 1000 > METADATA_MAX_AGE_MS or name not in self.metadata.topics:
                 await self.refresh([name], deadline, allow_auto_creation=allow_auto_creation)
-            try:
-                return self.metadata.topic(name)
-            except UnknownTopicOrPartition as error:
-                if allow_auto_creation or loop.time() < unknown_until:
-                    raise
-                raise NoSuchTopic(error.message) from None
+            return self.metadata.topic(name)
 
-        return await self.retrying(attempt, deadline)
+        patience_ms = None if allow_auto_creation else UNKNOWN_TOPIC_WAIT_MS
+        return await self.retrying(attempt, deadline, unknown_topic_wait_ms=patience_ms)
 
     async def leader(self, name: str, partition: int, deadline: Deadline) -> Node:
         """The broker that leads a partition, as far as this client knows."""

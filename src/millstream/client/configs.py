@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from millstream.client.cluster import Cluster
+from millstream.client.cluster import UNKNOWN_TOPIC_WAIT_MS, Cluster
 from millstream.client.deadline import Deadline
 from millstream.client.errors import raise_for
 from millstream.protocol.messages import (
@@ -111,7 +111,7 @@ async def describe_configs(
         ]
 
     await cluster.refresh([], deadline)
-    return await cluster.retrying(attempt, deadline)
+    return await cluster.retrying(attempt, deadline, unknown_topic_wait_ms=UNKNOWN_TOPIC_WAIT_MS)
 
 
 async def alter_configs(
@@ -149,7 +149,7 @@ async def alter_configs(
         raise_for(answer.error_code, answer.error_message, f"{resource.name.lower()} {name}")
 
     await cluster.refresh([], deadline)
-    await cluster.retrying(attempt, deadline)
+    await cluster.retrying(attempt, deadline, unknown_topic_wait_ms=UNKNOWN_TOPIC_WAIT_MS)
 
 
 def _owner(resource: Resource, name: str) -> int | None:

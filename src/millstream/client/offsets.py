@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from millstream.client.cluster import Cluster
+from millstream.client.cluster import UNKNOWN_TOPIC_WAIT_MS, Cluster
 from millstream.client.deadline import Deadline
 from millstream.client.errors import raise_for
 from millstream.errors import KafkaError, RequestTimedOut
@@ -80,7 +80,7 @@ async def list_offsets(
         if len(found) < len(times_ms):
             raise RequestTimedOut("the broker left out partitions that it was asked for")
 
-    await cluster.retrying(attempt, deadline)
+    await cluster.retrying(attempt, deadline, unknown_topic_wait_ms=UNKNOWN_TOPIC_WAIT_MS)
     return {partition: found[partition] for partition in times_ms}
 
 

@@ -84,10 +84,15 @@ async def create_topic(
     return created
 
 
-async def _until_led(cluster: Cluster, name: str, deadline: Deadline) -> None:
+async def _until_led(cluster: Cluster, name: str, deadline: Deadline, at_least: int = 1) -> None:
+    """Wait until the cluster shows so many partitions, each with a leader: brokers learn of a change
+    one after the other."""
+
     async def attempt() -> None:
         metadata = await cluster.refresh([name], deadline)
         topic = metadata.topic(name)
+        if len(topic.partitions) < at_least:
+            raise LeaderNotAvailable(f"topic {name} does not show its new partitions yet")
         for partition in topic.partitions.values():
             if partition.leader not in metadata.nodes:
                 raise LeaderNotAvailable(f"partition {name}-{partition.index} has no leader yet")
@@ -149,7 +154,7 @@ async def add_partitions(
 
     await cluster.retrying(attempt, deadline)
     if not validate_only:
-        await _until_led(cluster, name, deadline)
+        await _until_led(cluster, name, deadline, at_least=total)
 
 
 async def delete_records(
