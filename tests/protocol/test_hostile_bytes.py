@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.protocol.strategies import CASE_IDS, CASES, MESSAGES
 
 from millstream.errors import ProtocolError
 from millstream.protocol.decoding import ELEMENT_BYTES, FREE_ELEMENTS
@@ -22,6 +21,7 @@ from millstream.protocol.messages import (
     ProduceRequest,
 )
 from millstream.protocol.schema import Message, Struct, StructType
+from tests.protocol.strategies import CASE_IDS, CASES, MESSAGES
 
 ELEMENT_MEMORY = 384
 """The most memory that an element of an array takes, in bytes, its text aside. A frame can have

@@ -2,9 +2,9 @@
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from tests.protocol.strategies import CASE_IDS, CASES, kio_class, kio_decode, kio_encode, structs, to_kio
 
 from millstream.protocol.schema import Message
+from tests.protocol.strategies import CASE_IDS, CASES, kio_class, kio_decode, kio_encode, structs, to_kio
 
 few = settings(
     max_examples=12,

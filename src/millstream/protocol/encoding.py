@@ -61,8 +61,8 @@ class EncoderSource(Source):
             return
         formats = "".join(format_ for format_, _ in self.pending)
         values = ", ".join(expression for _, expression in self.pending if expression)
-        if formats == "x":
-            self.line(f"{self.out}.append(0)")
+        if formats in ("x", "B"):
+            self.line(f"{self.out}.append({values or 0})")
         elif not values:
             self.line(f"{self.out} += {bytes(len(formats))!r}")
         else:
@@ -111,13 +111,15 @@ class EncoderSource(Source):
         value = self.local("v")
         self.line(f"{value} = {expression}")
         if nullable:
-            self.flush()
+            before = self.pending
             self.line(f"if {value} is None:")
             self.indent += 1
-            self.null(type_.kind)
+            self.pending = [*before, self.null(type_.kind)]
+            self.flush()
             self.indent -= 1
             self.line("else:")
             self.indent += 1
+            self.pending = before
         if type_.kind == "array" and type_.item.kind == "fixed":
             self.numbers(type_.item, value)
         else:
@@ -142,31 +144,37 @@ class EncoderSource(Source):
         else:
             self.line(f"{self.out} += {value}")
 
-    def null(self, kind: str) -> None:
+    def null(self, kind: str) -> tuple[str, str]:
+        """The length that means null."""
         if self.is_flexible:
-            self.line(f"{self.out}.append(0)")
-        else:
-            marker = b"\xff" * (2 if kind == "str" else 4)
-            self.line(f"{self.out} += {marker!r}")
+            return ("x", "")
+        return ("h" if kind == "str" else "i", "-1")
 
     def length(self, kind: str, value: str) -> None:
+        """Encode a length, packed with the values before it as long as it is of a usual size."""
         if not self.is_flexible:
             self.write("h" if kind == "str" else "i", f"len({value})")
             self.flush()
             return
         length = self.local("n")
-        self.flush()
         self.line(f"{length} = len({value}) + 1")
-        self.line(f"if {length} < 128:")
-        self.line(f"    {self.out}.append({length})")
+        before = self.pending
+        cases = {f"if {length} < 128:": [("B", length)]}
         if kind == "records":
-            # Record batches are long, and a call costs more than the rest of a partition's head.
-            self.line(f"elif 16384 <= {length} < 2097152:")
-            self.line(f"    {self.out}.append({length} & 127 | 128)")
-            self.line(f"    {self.out}.append({length} >> 7 & 127 | 128)")
-            self.line(f"    {self.out}.append({length} >> 14)")
-        self.line("else:")
-        self.line(f"    {self.out} += uvarint({length})")
+            cases[f"elif 16384 <= {length} < 2097152:"] = [
+                ("B", f"{length} & 127 | 128"),
+                ("B", f"{length} >> 7 & 127 | 128"),
+                ("B", f"{length} >> 14"),
+            ]
+        cases["else:"] = []
+        for condition, varint in cases.items():
+            self.line(condition)
+            self.indent += 1
+            self.pending = [*before, *varint]
+            self.flush()
+            if not varint:
+                self.line(f"{self.out} += uvarint({length})")
+            self.indent -= 1
 
     def elements(self, item: WireType, items: str) -> None:
         """Encode the elements of an array."""
