@@ -117,6 +117,22 @@ def test_a_killed_process_is_missed_at_once(path: str, member: Member) -> None:
     assert min(took) < 0.1, took
 
 
+def test_who_starts_after_a_kill_does_not_meet_the_dead(path: str, member: Member) -> None:
+    """A broker that was killed registers again under its number, at once."""
+
+    async def story() -> None:
+        for _ in range(5):
+            process = member("owner", timeout_ms=60_000)
+            node = f"/members/{process.pid}"
+            process.kill()
+            process.wait()
+            registry = await started(path)
+            await registry.create(node, ephemeral=True)
+            await registry.close()
+
+    asyncio.run(story())
+
+
 def test_a_stopped_process_loses_its_session_after_the_time_out_and_knows(path: str, member: Member) -> None:
     """Rule: the owner's deadline comes before the others' verdict."""
 

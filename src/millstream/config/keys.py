@@ -7,7 +7,6 @@ lists are divided by commas. `render` writes it as Kafka does, so that `parse(re
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -146,5 +145,7 @@ def by_name(keys: Iterable[ConfigKey]) -> dict[str, ConfigKey]:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint `; did you mean ...?` for a mistyped name, or nothing."""
+    import difflib  # on the way to an error only
+
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
     return f"; did you mean {close[0]}?" if close else ""

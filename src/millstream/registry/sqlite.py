@@ -127,6 +127,8 @@ class _Worker:
             self.session = self._patiently(lambda: self._begin_session(database))
             self.own.start("registry-heartbeat")
             self._look_at_others(database)
+            # A broker that was killed and starts again must not meet its own ephemeral nodes.
+            self._patiently(lambda: self._end_lost(database))
         except BaseException:
             self._others.close()
             self.own.close()
@@ -196,13 +198,16 @@ class _Worker:
             if database.is_changed():
                 self._look_at_others(database)
                 self._tell_changes(database)
-            for session in self._others.lost():
-                if database.end_session(session):
-                    self._tell_changes(database)
-                self._others.forget(session)
+            self._end_lost(database)
         except sqlite3.OperationalError as error:
             if not is_busy(error) and not is_full(error):
                 raise
+
+    def _end_lost(self, database: Database) -> None:
+        for session in self._others.lost():
+            if database.end_session(session):
+                self._tell_changes(database)
+            self._others.forget(session)
 
     def _look_at_others(self, database: Database) -> None:
         sessions = database.sessions()
