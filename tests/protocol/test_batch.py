@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.protocol.kernels import KINDS, Records, records_over
 
 from millstream.errors import CorruptMessage
 from millstream.protocol.compression import Codec
 from millstream.protocol.header import HEADER_SIZE, BatchHeader
+from tests.protocol.kernels import KINDS, Records, records_over
 
 NOW_MS = 1_700_000_000_000
 CODECS = list(Codec)

@@ -23,7 +23,6 @@ from kio.records.schema import NewRecordBatch, RecordHeader
 from kio.records.schema import Record as KioRecord
 from kio.records.writers import write_new_batch
 from kio.static.primitive import TZAwareMicros, i8, i16, i32, i64
-from tests.protocol.kernels import Records
 
 from bench import apache_kafka
 from millstream.protocol.batch import (
@@ -41,6 +40,7 @@ from millstream.protocol.messages import FetchRequest, FetchResponse, ProduceReq
 from millstream.protocol.record import Record
 from millstream.protocol.schema import Request, Response
 from millstream.protocol.validation import ProduceRules, check_produced
+from tests.protocol.kernels import Records
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python reads its schemas the old way

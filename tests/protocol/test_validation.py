@@ -8,7 +8,6 @@ import pytest
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.protocol.kernels import Records, records_over
 
 from millstream.errors import (
     CorruptMessage,
@@ -20,6 +19,7 @@ from millstream.errors import (
 )
 from millstream.protocol.compression import Codec, compress, decompress
 from millstream.protocol.header import HEADER_SIZE
+from tests.protocol.kernels import Records, records_over
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -80,13 +80,13 @@ def test_bytes_cut_off_anywhere_are_refused(records: Records, codec: Codec) -> N
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_every_changed_byte_is_refused_or_harmless(records: Records, codec: Codec) -> None:
-    """Only the base offset and the leader epoch may differ: the leader overwrites them."""
+    """Only the leader epoch may differ: the leader overwrites it. The rest is refused."""
     data = batch(records, codec=codec)
     for position in range(len(data)):
         for change in (0x01, 0x80, 0xFF):
             changed = bytearray(data)
             changed[position] ^= change
-            if position < 8 or 12 <= position < 16:
+            if 12 <= position < 16:
                 assert check(records, changed).header.count == 3
                 continue
             with pytest.raises((InvalidRecord, CorruptMessage)):
@@ -151,9 +151,11 @@ def test_a_length_below_the_header(records: Records, length: int) -> None:
         check(records, patched(batch(records), 8, ">i", length))
 
 
-@pytest.mark.parametrize("magic", [0, 1, 3, -1])
-def test_other_magic(records: Records, magic: int) -> None:
-    with pytest.raises(InvalidRecord, match="magic"):
+@pytest.mark.parametrize(
+    ("magic", "error"), [(0, InvalidRecord), (1, InvalidRecord), (3, CorruptMessage), (-1, CorruptMessage)]
+)
+def test_other_magic(records: Records, magic: int, error: type[KafkaError]) -> None:
+    with pytest.raises(error, match="magic"):
         check(records, patched(batch(records), 16, ">b", magic))
 
 
@@ -203,8 +205,9 @@ def test_offsets_must_be_consecutive(records: Records) -> None:
 
 
 def test_a_base_offset_is_the_brokers_to_give(records: Records) -> None:
-    """Whatever the client wrote there: as in Kafka, it is overwritten."""
-    assert check(records, batch(records, base_offset=4)).header.count == 3
+    """Apache Kafka 4.3 answers INVALID_RECORD to a client's batch that does not begin at 0."""
+    with pytest.raises(InvalidRecord, match="offset 0"):
+        check(records, batch(records, base_offset=4))
 
 
 def test_no_control_batches(records: Records) -> None:
@@ -301,9 +304,15 @@ def test_log_append_time(records: Records, codec: Codec) -> None:
 
 
 def test_producers_do_not_set_log_append_time(records: Records) -> None:
-    for timestamp_type in ("CreateTime", "LogAppendTime"):
-        with pytest.raises(InvalidTimestamp, match="append time"):
-            check(records, batch(records, log_append_time_ms=NOW_MS), timestamp_type=timestamp_type)
+    """As Apache Kafka 4.3 answers: refused where the topic's time is the log's, else taken back."""
+    data = batch(records, log_append_time_ms=5)
+    with pytest.raises(InvalidTimestamp, match="append time"):
+        check(records, data, timestamp_type="LogAppendTime")
+    checked = check(records, data)
+    assert not checked.header.is_log_append_time
+    assert checked.header.max_timestamp == NOW_MS + 2
+    decoded = records.batch.decode_records(checked.data)
+    assert [record.timestamp for record in decoded] == [NOW_MS, NOW_MS + 1, NOW_MS + 2]
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -115,8 +115,7 @@ class Walk(NamedTuple):
     """What a walk over a batch's records found.
 
     `error` and `bad_index` name the first bad record (GOOD, -1). `max_timestamp_delta` is the offset
-    delta of the first record with the largest timestamp; `null_key_index` that of the first record
-    without a key, or -1.
+    delta of the first record with the largest timestamp; `null_keys` counts records without a key.
     """
 
     error: int
@@ -124,7 +123,7 @@ class Walk(NamedTuple):
     min_timestamp: int
     max_timestamp: int
     max_timestamp_delta: int
-    null_key_index: int
+    null_keys: int
 
     @property
     def reason(self) -> str:

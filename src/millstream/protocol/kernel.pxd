@@ -28,6 +28,16 @@ cdef class Cursor:
     cdef Py_ssize_t value_length
     cdef Py_ssize_t headers_start
     cdef Py_ssize_t header_count
+    cdef long long index
+    cdef Py_ssize_t rows
+    cdef Py_ssize_t key_bytes
+    cdef Py_ssize_t value_bytes
+    cdef Py_ssize_t null_keys
+    cdef Py_ssize_t null_values
+    cdef Py_ssize_t headers
+    cdef long long min_timestamp
+    cdef long long max_timestamp
+    cdef long long max_timestamp_index
 
 
 @cython.final

@@ -58,6 +58,17 @@ if TYPE_CHECKING:
 
 IS_COMPILED = bool(cython.compiled)
 
+_new_tuple: Any = tuple.__new__  # a named tuple's own constructor costs three times as much
+
+# the same kinds of error as C integers, for loops that hold no Python object
+_good = cython.declare(cython.int, GOOD)
+_bad_record = cython.declare(cython.int, BAD_RECORD)
+_bad_count = cython.declare(cython.int, BAD_COUNT)
+_bad_offset_delta = cython.declare(cython.int, BAD_OFFSET_DELTA)
+
+# Another thread may keep the interpreter for milliseconds once it has it, so only long loops let it go.
+_long_bytes = cython.declare(cython.Py_ssize_t, 256 * 1024)
+
 
 class Record:
     """One record. Headers are pairs of a string and bytes or None, in order, names may repeat."""
@@ -104,7 +115,7 @@ class Record:
 
 
 class Cursor:
-    """A place among a batch's uncompressed records, and the parts of the record before it."""
+    """A place among a batch's uncompressed records, the parts of the record before it, and a tally."""
 
     data: Any
     raw: Any
@@ -118,20 +129,32 @@ class Cursor:
     value_length: int
     headers_start: int
     header_count: int
+    index: int
+    rows: int
+    key_bytes: int
+    value_bytes: int
+    null_keys: int
+    null_values: int
+    headers: int
+    min_timestamp: int
+    max_timestamp: int
+    max_timestamp_index: int
 
 
 @cython.cfunc
-def _cursor(payload: object) -> Cursor:
-    cursor: Cursor = Cursor()
+def _cursor(payload: object, start: cython.Py_ssize_t) -> Cursor:
+    c: Cursor = Cursor()
     if cython.compiled:
-        cursor.data = payload
-        cursor.raw = cython.address(cursor.data[0])
-        cursor.end = cursor.data.shape[0]
+        c.data = payload
+        c.raw = cython.address(c.data[0])
+        c.end = c.data.shape[0]
     else:
-        cursor.raw = memoryview(payload)  # type: ignore[arg-type]
-        cursor.end = len(cursor.raw)
-    cursor.position = 0
-    return cursor
+        c.raw = memoryview(payload)  # type: ignore[arg-type]
+        c.end = len(c.raw)
+    if start < 0 or start > c.end:
+        raise ValueError(f"position {start} is not within {c.end} bytes")
+    c.position = start
+    return c
 
 
 @cython.cfunc
@@ -338,7 +361,7 @@ def _headers(c: Cursor) -> tuple:  # type: ignore[type-arg]
 @cython.inline
 def _header(raw: cython.p_const_uchar, p: cython.Py_ssize_t) -> object:
     magic: cython.int = raw[p + 16]
-    return tuple.__new__(
+    return _new_tuple(
         BatchHeader,
         (
             _i64(raw, p),
@@ -433,56 +456,76 @@ def scan_batches(
         position += size
     if batches == 0:
         last = -1
-    return tuple.__new__(Scan, (position, error, batches, first, last, max_timestamp, max_timestamp_offset))
+    return _new_tuple(Scan, (position, error, batches, first, last, max_timestamp, max_timestamp_offset))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _walk(
+    c: Cursor,
+    count: cython.longlong,
+    base_offset: cython.longlong,
+    base_timestamp: cython.longlong,
+    from_offset: cython.longlong,
+    is_consecutive: cython.bint,
+) -> cython.int:
+    """Pass all records, which must be `count` well-formed ones, and tally those from `from_offset` on."""
+    c.index = 0
+    c.rows = c.key_bytes = c.value_bytes = c.null_keys = c.null_values = c.headers = 0
+    c.min_timestamp = c.max_timestamp = -1
+    c.max_timestamp_index = 0
+    while c.index < count:
+        if c.position >= c.end:
+            return _bad_count
+        if not _advance(c):
+            return _bad_record
+        if is_consecutive and c.offset_delta != c.index:
+            return _bad_offset_delta
+        if _sum(base_offset, c.offset_delta) >= from_offset:
+            timestamp: cython.longlong = _sum(base_timestamp, c.timestamp_delta)
+            if c.rows == 0:
+                c.min_timestamp = c.max_timestamp = timestamp
+                c.max_timestamp_index = c.index
+            elif timestamp > c.max_timestamp:
+                c.max_timestamp = timestamp
+                c.max_timestamp_index = c.index
+            elif timestamp < c.min_timestamp:
+                c.min_timestamp = timestamp
+            c.rows += 1
+            c.headers += c.header_count
+            if c.key_length < 0:
+                c.null_keys += 1
+            else:
+                c.key_bytes += c.key_length
+            if c.value_length < 0:
+                c.null_values += 1
+            else:
+                c.value_bytes += c.value_length
+        c.index += 1
+    return _good if c.position == c.end else _bad_count
 
 
 def validate_records(
     payload: Buffer, count: cython.longlong, base_timestamp: cython.longlong, start: cython.Py_ssize_t = 0
 ) -> Walk:
     """Walk the uncompressed records from `start` to the end, which must be `count` consecutive ones."""
-    c: Cursor = _cursor(payload)
-    c.position = start
-    good: cython.int = GOOD
-    bad_record: cython.int = BAD_RECORD
-    bad_count: cython.int = BAD_COUNT
-    bad_offset_delta: cython.int = BAD_OFFSET_DELTA
-    index: cython.longlong = 0
-    error: cython.int = good
-    lowest: cython.longlong = -1
-    highest: cython.longlong = -1
-    highest_index: cython.longlong = 0
-    null_key_index: cython.longlong = -1
-    with cython.nogil:
-        while index < count:
-            if c.position >= c.end:
-                error = bad_count
-                break
-            if not _advance(c):
-                error = bad_record
-                break
-            if c.offset_delta != index:
-                error = bad_offset_delta
-                break
-            timestamp: cython.longlong = _sum(base_timestamp, c.timestamp_delta)
-            if timestamp < lowest or index == 0:
-                lowest = timestamp
-            if timestamp > highest or index == 0:
-                highest = timestamp
-                highest_index = index
-            if c.key_length < 0 and null_key_index < 0:
-                null_key_index = index
-            index += 1
-        if error == good and c.position != c.end:
-            error = bad_count
-    if error == good:
-        index = -1
-    return tuple.__new__(Walk, (error, index, lowest, highest, highest_index, null_key_index))
+    c: Cursor = _cursor(payload, start)
+    error: cython.int
+    if c.end - start < _long_bytes:
+        error = _walk(c, count, 0, base_timestamp, 0, True)
+    else:
+        with cython.nogil:
+            error = _walk(c, count, 0, base_timestamp, 0, True)
+    bad_index: cython.longlong = -1 if error == _good else c.index
+    return _new_tuple(
+        Walk, (error, bad_index, c.min_timestamp, c.max_timestamp, c.max_timestamp_index, c.null_keys)
+    )
 
 
 def keyless_records(payload: Buffer, start: cython.Py_ssize_t, count: cython.longlong) -> list[int]:
     """The indexes of the records without a key, among records that validate_records found good."""
-    c: Cursor = _cursor(payload)
-    c.position = start
+    c: Cursor = _cursor(payload, start)
     index: cython.longlong
     found = []
     for index in range(count):
@@ -502,8 +545,7 @@ def mistimed_records(
     latest: cython.longlong,
 ) -> list[int]:
     """The indexes of the records whose timestamp is neither -1 nor within the two, among good ones."""
-    c: Cursor = _cursor(payload)
-    c.position = start
+    c: Cursor = _cursor(payload, start)
     index: cython.longlong
     found = []
     for index in range(count):
@@ -527,8 +569,7 @@ def append_records(
     `payload` holds the uncompressed records from `start` on. Offsets may have gaps, as compaction
     leaves them.
     """
-    c: Cursor = _cursor(payload)
-    c.position = start
+    c: Cursor = _cursor(payload, start)
     index: cython.longlong = 0
     count: cython.longlong = header.count
     base_offset: cython.longlong = header.base_offset
@@ -564,42 +605,16 @@ def measure_records(
     An error kind, and if that is GOOD the number of rows, the bytes of keys, null keys, the bytes of
     values, null values, and headers.
     """
-    c: Cursor = _cursor(payload)
-    c.position = start
-    index: cython.longlong = 0
+    c: Cursor = _cursor(payload, start)
     count: cython.longlong = header.count
     base_offset: cython.longlong = header.base_offset
-    rows: cython.Py_ssize_t = 0
-    key_bytes: cython.Py_ssize_t = 0
-    value_bytes: cython.Py_ssize_t = 0
-    null_keys: cython.Py_ssize_t = 0
-    null_values: cython.Py_ssize_t = 0
-    headers: cython.Py_ssize_t = 0
-    is_good: cython.bint = True
-    with cython.nogil:
-        while index < count and c.position < c.end:
-            if not _advance(c):
-                is_good = False
-                break
-            index += 1
-            if _sum(base_offset, c.offset_delta) < from_offset:
-                continue
-            rows += 1
-            if c.key_length < 0:
-                null_keys += 1
-            else:
-                key_bytes += c.key_length
-            if c.value_length < 0:
-                null_values += 1
-            else:
-                value_bytes += c.value_length
-            headers += c.header_count
-    error = GOOD
-    if not is_good:
-        error = BAD_RECORD
-    elif index != count or c.position != c.end:
-        error = BAD_COUNT
-    return error, rows, key_bytes, null_keys, value_bytes, null_values, headers
+    error: cython.int
+    if c.end - start < _long_bytes:
+        error = _walk(c, count, base_offset, 0, from_offset, False)
+    else:
+        with cython.nogil:
+            error = _walk(c, count, base_offset, 0, from_offset, False)
+    return error, c.rows, c.key_bytes, c.null_keys, c.value_bytes, c.null_values, c.headers
 
 
 class ColumnWriter:
@@ -654,65 +669,75 @@ class ColumnWriter:
         self, payload: Buffer, header: BatchHeader, start: cython.Py_ssize_t, from_offset: cython.longlong
     ) -> None:
         """Add a batch's records, from `from_offset` on."""
-        c: Cursor = _cursor(payload)
-        c.position = start
-        raw: cython.p_const_uchar = c.raw
+        c: Cursor = _cursor(payload, start)
         count: cython.longlong = header.count
         base_offset: cython.longlong = header.base_offset
         base_timestamp: cython.longlong = header.base_timestamp
-        max_timestamp: cython.longlong = header.max_timestamp
-        is_log_append_time: cython.bint = header.attributes & 8 != 0
-        row: cython.Py_ssize_t = self.rows
-        key_end: cython.Py_ssize_t = self.key_offsets[row]
-        value_end: cython.Py_ssize_t = self.value_offsets[row]
-        capacity: cython.Py_ssize_t = len(self.offsets)
-        key_room: cython.Py_ssize_t = len(self.key_data)
-        value_room: cython.Py_ssize_t = len(self.value_data)
-        size: cython.Py_ssize_t
-        _: cython.longlong
-        with cython.nogil:
-            for _ in range(count):
-                if not _advance(c):
-                    break
-                offset: cython.longlong = _sum(base_offset, c.offset_delta)
-                if offset < from_offset:
-                    continue
-                if (
-                    row >= capacity
-                    or key_end + c.key_length > key_room
-                    or value_end + c.value_length > value_room
-                ):
-                    break  # the bytes are no longer those that were measured
-                self.offsets[row] = offset
-                if is_log_append_time:
-                    self.timestamps[row] = max_timestamp
-                    self.timestamp_types[row] = 1
-                else:
-                    self.timestamps[row] = _sum(base_timestamp, c.timestamp_delta)
-                size = c.key_length
-                if size >= 0:
-                    self.key_validity[row >> 3] |= 1 << (row & 7)
-                    if cython.compiled:
-                        memcpy(cython.address(self.key_data[key_end]), raw + c.key_start, size)
-                    else:
-                        self.key_data[key_end : key_end + size] = raw[c.key_start : c.key_start + size]
-                    key_end += size
-                size = c.value_length
-                if size >= 0:
-                    self.value_validity[row >> 3] |= 1 << (row & 7)
-                    if cython.compiled:
-                        memcpy(cython.address(self.value_data[value_end]), raw + c.value_start, size)
-                    else:
-                        self.value_data[value_end : value_end + size] = raw[
-                            c.value_start : c.value_start + size
-                        ]
-                    value_end += size
-                if self.with_headers:
-                    _fill_headers(self, c, row)
-                row += 1
-                self.key_offsets[row] = key_end
-                self.value_offsets[row] = value_end
-        self.rows = row
+        log_time: cython.longlong = header.max_timestamp
+        is_log_time: cython.bint = header.attributes & 8 != 0
+        if c.end - start < _long_bytes:
+            _fill(self, c, count, base_offset, base_timestamp, is_log_time, log_time, from_offset)
+        else:
+            with cython.nogil:
+                _fill(self, c, count, base_offset, base_timestamp, is_log_time, log_time, from_offset)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _fill(
+    w: ColumnWriter,
+    c: Cursor,
+    count: cython.longlong,
+    base_offset: cython.longlong,
+    base_timestamp: cython.longlong,
+    is_log_time: cython.bint,
+    log_time: cython.longlong,
+    from_offset: cython.longlong,
+) -> cython.void:
+    """Add the records under the cursor. It ends early if they are not those that were measured."""
+    raw: cython.p_const_uchar = c.raw
+    row: cython.Py_ssize_t = w.rows
+    key_end: cython.Py_ssize_t = w.key_offsets[row]
+    value_end: cython.Py_ssize_t = w.value_offsets[row]
+    capacity: cython.Py_ssize_t = w.offsets.shape[0]
+    key_room: cython.Py_ssize_t = w.key_data.shape[0]
+    value_room: cython.Py_ssize_t = w.value_data.shape[0]
+    size: cython.Py_ssize_t
+    _: cython.longlong
+    for _ in range(count):
+        if not _advance(c):
+            break
+        offset: cython.longlong = _sum(base_offset, c.offset_delta)
+        if offset < from_offset:
+            continue
+        if row >= capacity or key_end + c.key_length > key_room or value_end + c.value_length > value_room:
+            break
+        w.offsets[row] = offset
+        w.timestamps[row] = log_time if is_log_time else _sum(base_timestamp, c.timestamp_delta)
+        w.timestamp_types[row] = is_log_time
+        size = c.key_length
+        if size >= 0:
+            w.key_validity[row >> 3] |= 1 << (row & 7)
+            if cython.compiled:
+                memcpy(cython.address(w.key_data[key_end]), raw + c.key_start, size)
+            else:
+                w.key_data[key_end : key_end + size] = raw[c.key_start : c.key_start + size]
+            key_end += size
+        size = c.value_length
+        if size >= 0:
+            w.value_validity[row >> 3] |= 1 << (row & 7)
+            if cython.compiled:
+                memcpy(cython.address(w.value_data[value_end]), raw + c.value_start, size)
+            else:
+                w.value_data[value_end : value_end + size] = raw[c.value_start : c.value_start + size]
+            value_end += size
+        if w.with_headers:
+            _fill_headers(w, c, row)
+        row += 1
+        w.key_offsets[row] = key_end
+        w.value_offsets[row] = value_end
+    w.rows = row
 
 
 @cython.cfunc

@@ -24,13 +24,7 @@ from millstream.errors import (
 from millstream.protocol.batch import seal
 from millstream.protocol.compression import Codec, Undecompressable, compress, decompress, is_linked_lz4
 from millstream.protocol.fetched import MAX_DECOMPRESSED_BYTES
-from millstream.protocol.header import (
-    GOOD,
-    HEADER_SIZE,
-    LOG_APPEND_TIME,
-    BatchHeader,
-    Walk,
-)
+from millstream.protocol.header import CODEC_MASK, CONTROL, GOOD, HEADER_SIZE, LOG_APPEND_TIME, BatchHeader
 from millstream.protocol.kernel import keyless_records, mistimed_records, read_header, validate_records
 
 if TYPE_CHECKING:
@@ -38,7 +32,6 @@ if TYPE_CHECKING:
 
 _THREAD_BYTES = 64 * 1024
 _MAX_LONG = 2**63 - 1
-_NO_TIMESTAMP = -1
 _CODECS = {"none": 0, "uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 _MAX_RECORD_ERRORS = 1000
 
@@ -88,46 +81,50 @@ def check_produced(records: Buffer, rules: ProduceRules, produce_version: int, n
     """Check a client's batch, and correct or encode it anew where the topic asks for that."""
     view = memoryview(records)
     header = _check_header(view, rules, produce_version)
-    codec = header.attributes & 7
-    if codec:
-        payload, start = _decompressed(view, header, rules), 0
-    else:
-        payload, start = view, HEADER_SIZE
+    attributes = header.attributes & ~LOG_APPEND_TIME  # not a producer's to set
+    codec = attributes & CODEC_MASK
+    payload, start = (_decompressed(view, codec, rules), 0) if codec else (view, HEADER_SIZE)
     walk = validate_records(payload, header.count, header.base_timestamp, start)
-    if walk.error != GOOD:
-        raise _refused(InvalidRecord, [(walk.bad_index, walk.reason)])
-    if rules.is_compacted and walk.null_key_index >= 0:
+    error, bad_index, min_timestamp, max_timestamp, max_timestamp_delta, null_keys = walk
+    if error != GOOD:
+        raise _refused(InvalidRecord, [(bad_index, walk.reason)])
+    if rules.is_compacted and null_keys:
         indexes = keyless_records(payload, start, header.count)
         raise _refused(InvalidRecord, [(index, "a compacted topic needs a key") for index in indexes])
-    is_log_append_time = rules.timestamp_type == "LogAppendTime"
-    if not is_log_append_time:
-        _check_timestamps(payload, start, header, walk, rules, now_ms)
-    target = codec
-    if rules.compression_type != "producer":
-        target = _CODECS[rules.compression_type]
-    attributes, max_timestamp, delta = header.attributes, walk.max_timestamp, walk.max_timestamp_delta
-    if is_log_append_time:
-        attributes, max_timestamp, delta = attributes | LOG_APPEND_TIME, now_ms, 0
+    if rules.timestamp_type == "LogAppendTime":
+        attributes |= LOG_APPEND_TIME
+        max_timestamp = now_ms
+        max_timestamp_delta = 0
+    elif (
+        max_timestamp - now_ms > rules.timestamp_after_max_ms
+        or now_ms - min_timestamp > rules.timestamp_before_max_ms
+    ):
+        _check_timestamps(payload, start, header, rules, now_ms)
+    target = codec if rules.compression_type == "producer" else _CODECS[rules.compression_type]
     if target != codec:
         view = _recompressed(view, payload[start:], target, rules.level_of(target))
-        attributes = attributes & ~7 | target
+        attributes = attributes & ~CODEC_MASK | target
     elif attributes == header.attributes and max_timestamp == header.max_timestamp:
-        return Checked(header, view, delta)
+        return Checked(header, view, max_timestamp_delta)
     elif view.readonly:
         view = memoryview(bytearray(view))
     _ATTRIBUTES.pack_into(view, 21, attributes)
     _TIMESTAMP.pack_into(view, 35, max_timestamp)
     seal(view)
-    return Checked(read_header(view), view, delta)
+    return Checked(read_header(view), view, max_timestamp_delta)
 
 
 def _check_header(view: memoryview, rules: ProduceRules, produce_version: int) -> BatchHeader:
     if len(view) < HEADER_SIZE:
         raise InvalidRecord("a produce request holds exactly one record batch for each partition")
     header = read_header(view)
-    size = header.size
-    if header.magic != 2:
-        raise InvalidRecord(f"a record batch of magic {header.magic} where only 2 is taken")
+    # taken apart at once: this runs for every request
+    base_offset, size, _, magic, crc, attributes, last_offset_delta, _, _, producer_id, _, sequence, count = (
+        header
+    )
+    if magic != 2:
+        kind = InvalidRecord if magic in (0, 1) else CorruptMessage
+        raise kind(f"a record batch of magic {magic} where only 2 is taken")
     if size < HEADER_SIZE:
         raise CorruptMessage(f"a record batch of {size} bytes is smaller than its header")
     if size != len(view):
@@ -136,48 +133,50 @@ def _check_header(view: memoryview, rules: ProduceRules, produce_version: int) -
         raise MessageTooLarge(
             f"the record batch has {size} bytes, max.message.bytes allows {rules.max_message_bytes}"
         )
-    if crc32c(view[21:], 0, 0) != header.crc:
+    if crc32c(view[21:], 0, 0) != crc:
         raise CorruptMessage("the record batch does not match its checksum")
-    attributes = header.attributes
-    if attributes & 7 > Codec.ZSTD:
-        raise UnsupportedCompressionType(f"there is no codec {attributes & 7}")
-    if attributes & 7 == Codec.ZSTD and produce_version < 7:
-        raise UnsupportedCompressionType("zstd needs version 7 of Produce")
-    count = header.count
-    if count <= 0 or count != header.last_offset_delta + 1:
-        raise InvalidRecord(f"{count} records, but a last offset delta of {header.last_offset_delta}")
-    if header.is_control:
-        raise InvalidRecord("clients may not write control batches")
-    if header.producer_id >= 0 and header.base_sequence < 0:
-        raise InvalidRecord(f"producer {header.producer_id} gave a sequence of {header.base_sequence}")
-    if attributes & LOG_APPEND_TIME:
-        raise InvalidTimestamp("a producer may not say that its timestamps are the log's append time")
+    if count <= 0 or count != last_offset_delta + 1:
+        raise InvalidRecord(f"{count} records, but a last offset delta of {last_offset_delta}")
+    if base_offset != 0:
+        raise InvalidRecord(f"a producer's batch begins at offset 0, not {base_offset}")
+    if attributes:
+        _check_attributes(attributes, rules, produce_version)
+    if producer_id >= 0 and sequence < 0:
+        raise InvalidRecord(f"producer {producer_id} gave a sequence of {sequence}")
     return header
 
 
-def _decompressed(view: memoryview, header: BatchHeader, rules: ProduceRules) -> memoryview:
+def _check_attributes(attributes: int, rules: ProduceRules, produce_version: int) -> None:
+    codec = attributes & CODEC_MASK
+    if codec > Codec.ZSTD:
+        raise UnsupportedCompressionType(f"there is no codec {codec}")
+    if codec == Codec.ZSTD and produce_version < 7:
+        raise UnsupportedCompressionType("zstd needs version 7 of Produce")
+    if attributes & CONTROL:
+        raise InvalidRecord("clients may not write control batches")
+    if attributes & LOG_APPEND_TIME and rules.timestamp_type == "LogAppendTime":
+        raise InvalidTimestamp("a producer may not say that its timestamps are the log's append time")
+
+
+def _decompressed(view: memoryview, codec: int, rules: ProduceRules) -> memoryview:
     compressed = view[HEADER_SIZE:]
-    if header.codec == Codec.LZ4 and is_linked_lz4(compressed):
+    if codec == Codec.LZ4 and is_linked_lz4(compressed):
         raise InvalidRecord("an lz4 frame whose blocks depend on each other: Kafka's clients cannot read it")
     try:
-        return decompress(header.codec, compressed, rules.max_decompressed_bytes)
+        return decompress(codec, compressed, rules.max_decompressed_bytes)
     except Undecompressable as error:
         raise InvalidRecord(str(error)) from error
 
 
 def _check_timestamps(
-    payload: memoryview, start: int, header: BatchHeader, walk: Walk, rules: ProduceRules, now_ms: int
+    payload: memoryview, start: int, header: BatchHeader, rules: ProduceRules, now_ms: int
 ) -> None:
     """A timestamp of -1 says nothing and is taken; others must be near enough to now."""
     earliest = max(now_ms - rules.timestamp_before_max_ms, -_MAX_LONG)
     latest = min(now_ms + rules.timestamp_after_max_ms, _MAX_LONG)
-    if walk.min_timestamp >= earliest and walk.max_timestamp <= latest:
-        return
     if indexes := mistimed_records(payload, start, header.count, header.base_timestamp, earliest, latest):
-        raise _refused(
-            InvalidTimestamp,
-            [(index, f"its timestamp is not within {earliest} and {latest}") for index in indexes],
-        )
+        message = f"its timestamp is not within {earliest} and {latest}"
+        raise _refused(InvalidTimestamp, [(index, message) for index in indexes])
 
 
 def _refused(kind: type[KafkaError], errors: list[tuple[int, str]]) -> KafkaError:
