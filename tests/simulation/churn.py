@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
-from tests.simulation.client import LATEST, RETRY_S, Client, Refused
-from tests.simulation.history import History
-
 from millstream.errors import TopicAlreadyExists, UnknownTopicOrPartition, error_for
 from millstream.protocol.batch import decode_records, encode_batch
 from millstream.protocol.messages import DeleteTopicsRequest, FetchRequest, ProduceRequest
 from millstream.protocol.record import Record
+from tests.simulation.client import LATEST, RETRY_S, Client, Refused
+from tests.simulation.history import History
 
 
 class Churn:

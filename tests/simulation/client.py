@@ -13,6 +13,7 @@ from millstream.protocol.messages import (
     InitProducerIdRequest,
     ListOffsetsRequest,
 )
+from tests.simulation.loop import SimLoop
 
 REQUEST_TIMEOUT_S = 8.0
 RETRY_S = 0.2
@@ -103,6 +104,12 @@ class Client:
                     Connection, *self._address
                 )
         return self._connection
+
+    def log(self, text: str) -> None:
+        """A line in the trace."""
+        loop = asyncio.get_running_loop()
+        if isinstance(loop, SimLoop):
+            loop.world.log(text)
 
     def drop(self) -> None:
         """Give the connection up, as a client does with one that answers too late."""

@@ -25,6 +25,9 @@ from tests.simulation.world import ProcessKilled, World
 
 Buffer = bytes | bytearray | memoryview
 
+ROOM_BYTES = 1 << 40
+"""The size of a disk that is not about to be full."""
+
 
 class SimDisk:
     """The disk itself, which outlives processes; a process reaches it through a `Mount`."""
@@ -33,7 +36,7 @@ class SimDisk:
         self.world = world
         self.wall_ms = wall_ms
         self.root = Folder()
-        self.capacity_bytes = 1 << 40
+        self.capacity_bytes = ROOM_BYTES
         self.used_bytes = 0
         self.cold_probability = 0.0
         self.read_error_probability = 0.0
@@ -67,9 +70,15 @@ class SimDisk:
         for line in torn:
             self.world.log(f"power loss: {line}")
 
+    def is_faulty(self) -> bool:
+        """Whether a call may fail now through no fault of the caller's."""
+        return bool(
+            self.capacity_bytes < ROOM_BYTES or self.read_error_probability or self.fsync_error_probability
+        )
+
     def mend(self) -> None:
         """Take every lasting fault away: room, good reads and fsyncs, the usual speed."""
-        self.capacity_bytes = 1 << 40
+        self.capacity_bytes = ROOM_BYTES
         self.read_error_probability = self.fsync_error_probability = 0.0
         self.slowness = 1.0
         self.kill_after = 0
@@ -301,6 +310,9 @@ class Mount:
     def free_bytes(self, path: str) -> int:
         disk = self.enter(2e-6)
         return max(0, disk.capacity_bytes - disk.used_bytes)
+
+    def total_bytes(self, path: str) -> int:
+        return self.enter(2e-6).capacity_bytes
 
     def lock(self, path: str) -> SimLock:
         disk = self.enter(10e-6)

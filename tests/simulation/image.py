@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterator
 
 from crc32c import crc32c
+
 from tests.simulation.disk import SimDisk
 
 _head = struct.Struct(">qiibIhi")

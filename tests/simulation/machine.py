@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+from millstream.broker.server import Broker
+from millstream.config.broker import BrokerConfig
+from millstream.errors import KafkaStorageError
+from millstream.registry.memory import MemoryRegistry, MemoryTree
 from tests.simulation.history import History, Loss
 from tests.simulation.host import Host, Process, ProcessDied
 from tests.simulation.image import survived_end
 from tests.simulation.world import World
-
-from millstream.broker.server import Broker
-from millstream.config.broker import BrokerConfig
-from millstream.registry.memory import MemoryRegistry, MemoryTree
 
 PORT = 9092
 LOG_DIR = "/data"
@@ -65,7 +65,9 @@ class BrokerMachine:
                 return
             except ProcessDied:
                 self.faults["killed while starting"] += 1
-            except OSError as error:
+            except (OSError, KafkaStorageError) as error:
+                if not self.host.disk.is_faulty():
+                    raise
                 self.world.log(f"{self.host.name} does not start: {error}")
                 self.host.end()
                 self.host.disk.mend()

@@ -76,9 +76,9 @@ class Nemesis:
         self.machine.crash()
 
     async def kill_again_while_recovering(self) -> None:
-        self.machine.crash()
-        await self._wait(0.0, 0.5)
         for _ in range(self._random.randint(1, 3)):
+            self.machine.crash()
+            await self._wait(0.0, 0.5)
             self.machine.host.disk.kill_after = self._random.randint(1, 150)
             await self.machine.boot()
         self.machine.host.disk.kill_after = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
@@ -53,7 +54,9 @@ def simulate(seed: int, *, duration_s: float = DURATION_S, trace_lines: int = 40
         world.run(run.main(), limit_s=duration_s + 10 * HEAL_S)
         outcome.anomalies = check(run.history)
     except SimulationFailed as failure:
-        outcome.anomalies = [Anomaly("failure", str(failure)), *check(run.history)[:5]]
+        outcome.anomalies = [Anomaly("failure", str(failure))]
+    except Exception:
+        outcome.anomalies = [Anomaly("failure", traceback.format_exc())]
     outcome.trace_hash = world.trace.hash()
     outcome.faults = run.machine.faults
     outcome.counts = run.counts()
@@ -71,7 +74,7 @@ class _Run:
         random = self.random
         self.history = History(is_flushed_before_ack=random.random() < 0.5)
         self.topic_configs = {
-            "internal.segment.bytes": random.choice(("20000", "100000", "1000000")),
+            "internal.segment.bytes": random.choice(("10000", "30000", "200000")),
             "index.interval.bytes": random.choice(("100", "4096")),
             "flush.before.ack": "true" if self.history.is_flushed_before_ack else "false",
             "message.timestamp.type": random.choice(("CreateTime", "LogAppendTime")),
@@ -162,6 +165,8 @@ class _Run:
                 host.clock.now_ms,
                 acks=self.random.choice((-1, 1)),
             )
+            if self.topic_configs["internal.segment.bytes"] == "200000":
+                producer.large = 0.02
             partitions = self.random.sample(range(PARTITIONS), self.random.randint(1, PARTITIONS))
             self.producers.append(producer)
             working.append(asyncio.ensure_future(process.call(producer.run(partitions))))

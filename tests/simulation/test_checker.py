@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+
 from tests.simulation.checker import check
 from tests.simulation.history import Ack, Entry, History, Loss, Read
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.simulation.disk import SimDisk
-from tests.simulation.image import survived_end
-from tests.simulation.world import World
 
 from millstream.protocol.batch import encode_batch, set_base_offset_and_epoch
 from millstream.protocol.record import Record
+from tests.simulation.disk import SimDisk
+from tests.simulation.image import survived_end
+from tests.simulation.world import World
 
 FOLDER = "/data/t-0"
 

@@ -13,6 +13,7 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
+
 from tests.simulation.one_broker import DURATION_S, MIN_ACKS, Outcome, simulate
 
 SEEDS = range(int(os.environ.get("MILLSTREAM_SEEDS", "30")))

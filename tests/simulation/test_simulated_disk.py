@@ -6,6 +6,7 @@ import errno
 from random import Random
 
 import pytest
+
 from tests.simulation.disk import Mount, SimDisk
 from tests.simulation.world import ProcessKilled, World
 

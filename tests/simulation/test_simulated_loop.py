@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+
 from tests.simulation.host import Host
 from tests.simulation.network import Network
 from tests.simulation.world import Deadlock, SimulationFailed, World

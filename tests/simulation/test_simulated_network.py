@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+
 from tests.simulation.host import Host
 from tests.simulation.network import Network
 from tests.simulation.world import SimulationFailed, World

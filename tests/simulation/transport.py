@@ -98,6 +98,8 @@ class Stream:
 
     def _arrive(self) -> None:
         self._next = None
+        if not self._flight:
+            return
         if self._link.is_blocked:
             self._link.hold(self)
             return

@@ -12,9 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from tests.simulation.client import LATEST, REQUEST_TIMEOUT_S, RETRY_S, Client, Connection
-from tests.simulation.history import Ack, History, Read
-
 from millstream.errors import (
     DuplicateSequenceNumber,
     OffsetOutOfRange,
@@ -23,12 +20,16 @@ from millstream.errors import (
     error_for,
 )
 from millstream.protocol.batch import decode_records, encode_batch
-from millstream.protocol.messages import FetchRequest, ProduceRequest
+from millstream.protocol.messages import FetchRequest, ProduceRequest, ProduceResponse
 from millstream.protocol.record import Record
+from tests.simulation.client import LATEST, REQUEST_TIMEOUT_S, RETRY_S, Client
+from tests.simulation.history import Ack, History, Read
+from tests.simulation.world import SimulationFailed
 
 PRODUCE_VERSION = 9
 FETCH_VERSION = 12
 IN_FLIGHT = 5
+LARGE_BYTES = 70_000
 CODECS = (0, 0, 0, 1, 2, 3, 4)
 LOST_STATE = (OutOfOrderSequenceNumber.code, UnknownProducerId.code)
 
@@ -64,6 +65,8 @@ class Sender:
         self.acks = acks
         self.acked = 0
         self.is_over = False
+        self.large = 0.0
+        """How often a batch is so large, and compressed, that the broker checks it in a thread."""
         self._now_ms = now_ms
         self._sent: dict[int, int] = {}
 
@@ -73,9 +76,9 @@ class Sender:
         self._sent[partition] = first + count
         values = [self.history.send(self.name, partition, first + n) for n in range(count)]
         codec = self.random.choice(CODECS)
-        padding = self.random.choice((0, 0, 0, 10, 300, 3000))
-        if codec and self.random.random() < 0.02:
-            padding = 150_000
+        padding = self.random.choice((0, 0, 0, 10, 60, 300))
+        if codec and count == 1 and self.random.random() < self.large:
+            padding = LARGE_BYTES
         return Batch(values, partition, codec, self.random.randbytes(padding))
 
     def request(self, batch: Batch, producer_id: int = -1, producer_epoch: int = -1) -> ProduceRequest:
@@ -101,6 +104,13 @@ class Sender:
         for offset, value in enumerate(batch.values, base_offset):
             self.history.acks.append(Ack(value, batch.partition, offset, sent_at, now))
 
+    def refused(self, answer: ProduceResponse.PartitionProduceResponse) -> None:
+        error = error_for(answer.error_code)
+        where = f"{self.name} is refused by partition {answer.index}"
+        self.client.log(f"{where}: {error.__name__} {answer.error_message}")
+        if answer.error_code not in LOST_STATE:
+            _expect_retriable(self.name, answer.error_code)
+
     async def pause(self) -> None:
         if self.random.random() < 0.6:
             await asyncio.sleep(self.random.uniform(0.0, 0.25))
@@ -124,7 +134,7 @@ class PlainProducer(Sender):
             return False
         found = answer.responses[0].partition_responses[0]
         if found.error_code:
-            _expect_retriable(self.history, self.name, found.error_code)
+            self.refused(found)
             return False
         self.acknowledge(batch, found.base_offset, sent_at)
         return True
@@ -195,8 +205,7 @@ class IdempotentProducer(Sender):
                 self.acknowledge(batch, found.base_offset, sent_at)
             elif failed is None:
                 failed = found.error_code
-                if failed not in LOST_STATE:
-                    _expect_retriable(self.history, self.name, failed)
+                self.refused(found)
         if failed in LOST_STATE:
             self._start_over(failed)
         return failed is None
@@ -263,7 +272,9 @@ class Consumer:
                 if found.error_code == OffsetOutOfRange.code:
                     await self._reset(found.partition_index)
                 elif found.error_code:
-                    _expect_retriable(self.history, self.name, found.error_code)
+                    name = error_for(found.error_code).__name__
+                    self.client.log(f"{self.name} cannot read {found.partition_index}: {name}")
+                    _expect_retriable(self.name, found.error_code)
                     is_good = False
                 else:
                     self._take(found.partition_index, found.records)
@@ -284,6 +295,7 @@ class Consumer:
             position = self.position[partition]
             self.history.complaints.append(f"{self.name}: {partition}@{position} is out of range")
         self._run += 1
+        self.client.log(f"{self.name} sets its position in {partition} anew")
         self.position[partition] = await self.client.offset(partition, LATEST)
 
 
@@ -291,10 +303,7 @@ def text_of(record: Record) -> str:
     return (record.value or b"").split(b"|", 1)[0].decode()
 
 
-def _expect_retriable(history: History, name: str, code: int) -> None:
+def _expect_retriable(name: str, code: int) -> None:
     error = error_for(code)
     if not error.retriable:
-        history.complaints.append(f"{name} was refused for good: {error.__name__}")
-
-
-__all__ = ["Connection", "Consumer", "IdempotentProducer", "PlainProducer", "text_of"]
+        raise SimulationFailed(f"{name} was refused for good: {error.__name__}")

@@ -16,9 +16,8 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.guard import no_escape
-
 from millstream.errors import KafkaError
+from tests.simulation.guard import no_escape
 
 if TYPE_CHECKING:
     from tests.simulation.loop import SimLoop
