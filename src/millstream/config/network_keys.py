@@ -8,6 +8,7 @@ from millstream.config.checks import Matches, Range, at_least
 from millstream.config.keys import MAX_INT, ConfigKey
 from millstream.config.listeners import LISTENER_LIST, PROTOCOL_MAP
 
+ALONE = "brokers do not connect to each other yet"
 ONE_LOOP = "a broker is one event loop; run several brokers to use more cores"
 
 NETWORK_KEYS = (
@@ -160,18 +161,21 @@ NETWORK_KEYS = (
         "int",
         30_000,
         "How long the broker waits for the answer to a request of its own to another broker.",
+        idle=ALONE,
     ),
     ConfigKey(
         "socket.connection.setup.timeout.max.ms",
         "long",
         30_000,
         "The longest time the broker waits for a connection of its own, after repeated failures.",
+        idle=ALONE,
     ),
     ConfigKey(
         "socket.connection.setup.timeout.ms",
         "long",
         10_000,
         "How long the broker waits for a connection of its own to be made.",
+        idle=ALONE,
     ),
     ConfigKey(
         "socket.listen.backlog.size",
