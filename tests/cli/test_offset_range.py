@@ -66,7 +66,9 @@ def test_every_form_of_a_range(text: str, expected: OffsetRange) -> None:
     assert parse_offset_range(text, NOW_MS) == expected
 
 
-@pytest.mark.parametrize("text", ["", ":", "@", "@:", "begin", "1:2:3", "+", "-", "1-2", "@yesterday", "@1h", "9:7", "1.5"])
+@pytest.mark.parametrize(
+    "text", ["", ":", "@", "@:", "begin", "1:2:3", "+", "-", "1-2", "@yesterday", "@1h", "9:7", "1.5"]
+)
 def test_a_range_that_is_none_is_refused_with_what_to_write(text: str) -> None:
     with pytest.raises(ValueError, match=r"write|ends before it starts"):
         parse_offset_range(text, NOW_MS)
@@ -78,7 +80,8 @@ def test_a_range_of_times_cannot_end_before_it_starts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("500ms", 500), ("1.5s", 1500), ("1h30m", 5_400_000), ("2d", 172_800_000), ("1w", 604_800_000)]
+    ("text", "expected"),
+    [("500ms", 500), ("1.5s", 1500), ("1h30m", 5_400_000), ("2d", 172_800_000), ("1w", 604_800_000)],
 )
 def test_durations(text: str, expected: int) -> None:
     assert parse_duration_ms(text) == expected
@@ -96,4 +99,6 @@ def test_a_time_is_read_as_utc_to_the_millisecond(moment: datetime) -> None:
     expected = round(exact.timestamp() * 1000)
     assert parse_time_ms(exact.isoformat(), NOW_MS) == expected
     assert parse_time_ms(exact.replace(tzinfo=None).isoformat(), NOW_MS) == expected
-    assert parse_offset_range(f"@{exact.isoformat(timespec='milliseconds')}", NOW_MS) == OffsetRange(when(expected))
+    assert parse_offset_range(f"@{exact.isoformat(timespec='milliseconds')}", NOW_MS) == OffsetRange(
+        when(expected)
+    )

@@ -24,7 +24,9 @@ RECORD = Record(
 
 
 def batch_of(record: Record) -> ReadBatch:
-    encoded = encode_batch([record], base_offset=record.offset, leader_epoch=3, producer_id=9, producer_epoch=1)
+    encoded = encode_batch(
+        [record], base_offset=record.offset, leader_epoch=3, producer_id=9, producer_epoch=1
+    )
     return ReadBatch(TopicPartition("orders", 5), read_header(encoded), [record])
 
 
@@ -53,7 +55,9 @@ def test_percent_signs(text: str, expected: bytes) -> None:
     assert shown(text) == expected
 
 
-@pytest.mark.parametrize("text", ["%", "%Q", "%v{octal}", "%o{base64}", "%o{big24}", "%h{%k", "\\q%v", "%v\\"])
+@pytest.mark.parametrize(
+    "text", ["%", "%Q", "%v{octal}", "%o{base64}", "%o{big24}", "%h{%k", "\\q%v", "%v\\"]
+)
 def test_signs_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"%|\{|escape|backslash"):
         compile_format(text)

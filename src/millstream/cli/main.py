@@ -74,6 +74,8 @@ def run(arguments: list[str]) -> int:
         sys.stdout.flush()
     except click.exceptions.Exit as error:
         return error.exit_code
+    except SystemExit as error:  # click's shell completion
+        return error.code if isinstance(error.code, int) else 1
     except (click.Abort, KeyboardInterrupt):
         return 130
     except click.UsageError as error:

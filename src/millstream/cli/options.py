@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -70,6 +71,15 @@ def key_values(_: click.Context, parameter: click.Parameter, values: Sequence[st
             raise click.BadParameter(f"{value!r} has no '=': write {name} key=value")
         pairs[key.strip()] = text.strip()
     return pairs
+
+
+def ask(question: str, is_answered: bool) -> None:
+    """Ask before what cannot be undone; where nobody can be asked, the answer must be given."""
+    if is_answered:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("nobody can be asked here: give --yes if that is what you want")
+    click.confirm(question, abort=True, err=True)
 
 
 def complete_topics(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from millstream.cli.options import client_options, complete_topics, key_values
+from millstream.cli.options import ask, client_options, complete_topics, key_values
 from millstream.cli.output import print_json
 from millstream.cli.session import with_cluster
 from millstream.client.cluster import Cluster
@@ -21,7 +21,7 @@ from millstream.client.topics import (
     delete_topic,
 )
 from millstream.errors import KafkaError, TopicAlreadyExists
-from millstream.model import TopicPartition
+from millstream.model import TopicPartition, encode_uuid
 
 
 @click.command()
@@ -85,7 +85,7 @@ def create(
                 {
                     "name": name,
                     "created": not dry_run,
-                    "id": str(created.id),
+                    "id": encode_uuid(created.id),
                     "partitions": created.partitions,
                     "replicas": created.replication_factor,
                 }
@@ -193,8 +193,7 @@ def trim(
     """
     if before != "end" and not before.isdecimal():
         raise click.UsageError(f"--before {before}: write an offset, or end")
-    if not yes:
-        click.confirm(f"Delete records of topic {name} before {before}?", abort=True, err=True)
+    ask(f"Delete records of topic {name} before {before}?", yes)
 
     async def work(cluster: Cluster, deadline: Deadline) -> dict[TopicPartition, int | KafkaError]:
         topic = await cluster.topic(name, deadline)
@@ -236,8 +235,7 @@ def delete(
       millstream topic delete orders
       millstream topic delete orders payments --yes
     """
-    if not yes:
-        click.confirm(f"Delete {_count(len(names), 'topic')} ({', '.join(names)})?", abort=True, err=True)
+    ask(f"Delete {_count(len(names), 'topic')} ({', '.join(names)})?", yes)
 
     async def work(cluster: Cluster, deadline: Deadline) -> list[dict[str, Any]]:
         done = []

@@ -15,7 +15,7 @@ from millstream.client.configs import Config, Resource, describe_configs
 from millstream.client.deadline import Deadline
 from millstream.client.metadata import NO_LEADER, Partition, Topic
 from millstream.client.offsets import EARLIEST, LATEST, Found, list_offsets
-from millstream.model import TopicPartition
+from millstream.model import TopicPartition, encode_uuid
 
 
 @click.command("list")
@@ -45,7 +45,7 @@ def list_topics(pattern: str | None, internal: bool, bootstrap: str, timeout_ms:
             [
                 {
                     "name": topic.name,
-                    "id": str(topic.id),
+                    "id": encode_uuid(topic.id),
                     "partitions": len(topic.partitions),
                     "replicas": _replicas(topic),
                     "internal": topic.is_internal,
@@ -100,7 +100,7 @@ async def _describe(cluster: Cluster, name: str, deadline: Deadline) -> dict[str
     configs = await describe_configs(cluster, Resource.TOPIC, name, deadline)
     return {
         "name": name,
-        "id": str(topic.id),
+        "id": encode_uuid(topic.id),
         "internal": topic.is_internal,
         "configs": {config.name: config.value for config in configs if config.source == "topic"},
         "partitions": [_partition(name, p, first, end) for p in topic.partitions.values()],
