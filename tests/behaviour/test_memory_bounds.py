@@ -1,0 +1,126 @@
+"""Back-pressure: clients that do not read, or announce more than they send, cost the broker little."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Callable
+
+from millstream.protocol.messages import MetadataRequest
+from tests.processes import BrokerProcess, until
+from tests.wire import (
+    Wire,
+    append,
+    batch,
+    create_topic,
+    end_offset,
+    fetch,
+    fetch_partition,
+    fetch_request,
+    produce_request,
+)
+
+MB = 1 << 20
+
+
+def send_until_held(wire: Wire, frame: bytes, most: int) -> int:
+    """Send the same frame over and over until the broker takes no more for a while; how many went out."""
+    wire.socket.settimeout(1.0)
+    for number in range(most):
+        try:
+            wire.socket.sendall(frame)
+        except TimeoutError:
+            return number
+    return most
+
+
+def test_a_reader_that_does_not_read(broker_process: Callable[..., BrokerProcess]) -> None:
+    broker = broker_process().start()
+    with Wire(broker.bootstrap) as good, Wire(broker.bootstrap) as deaf:
+        create_topic(good, "big", max_message_bytes=str(4 * MB))
+        for _ in range(8):
+            append(good, "big", bytes(MB))
+        fetch(good, "big", 0)
+        before_bytes = broker.rss_bytes()
+        frame = deaf.frame(fetch_request({"big": [fetch_partition(0, max_bytes=8 * MB)]}), 12)
+        sent = send_until_held(deaf, frame, 100_000)
+        assert sent < 100_000, "the broker took requests without end"
+        assert broker.rss_bytes() - before_bytes < 64 * MB  # one answer, not one for each request
+        assert append(good, "big", b"others are served") == 8
+        # the client may still read all it asked for
+        deaf.socket.settimeout(20)
+        for _ in range(3):
+            deaf._expected[1] = deaf._expected.get(1, (fetch_request({}).response, 12))
+            assert len(deaf.receive_frame()) > 7 * MB
+
+
+def test_many_deaf_readers(broker_process: Callable[..., BrokerProcess]) -> None:
+    broker = broker_process().start()
+    with Wire(broker.bootstrap) as good:
+        create_topic(good, "big", max_message_bytes=str(4 * MB))
+        for _ in range(2):
+            append(good, "big", bytes(MB))
+        fetch(good, "big", 0)
+        before_bytes = broker.rss_bytes()
+        deaf = [Wire(broker.bootstrap) for _ in range(30)]
+        for wire in deaf:
+            for _ in range(50):
+                wire.send(fetch_request({"big": [fetch_partition(0, max_bytes=2 * MB)]}), 12)
+        assert append(good, "big", b"others are served") == 2
+        assert broker.rss_bytes() - before_bytes < 30 * 4 * MB
+        for wire in deaf:
+            wire.close()
+        until(lambda: broker.rss_bytes() - before_bytes < 40 * MB, 20, "the memory is given back")
+
+
+def test_a_producer_that_does_not_read_its_acknowledgements(
+    broker_process: Callable[..., BrokerProcess],
+) -> None:
+    broker = broker_process().start()
+    with Wire(broker.bootstrap) as good, Wire(broker.bootstrap) as deaf:
+        create_topic(good, "one-way")
+        append(good, "one-way", b"x")
+        before_bytes = broker.rss_bytes()
+        frame = deaf.frame(produce_request("one-way", batch([b"y" * 100])), 9) * 100
+        sent = send_until_held(deaf, frame, 1000)
+        assert broker.rss_bytes() - before_bytes < 64 * MB
+        assert end_offset(good, "one-way") > 1
+        assert append(good, "one-way", b"others are served") > 1
+        assert sent > 10
+
+
+def test_frames_that_are_announced_but_never_come(broker_process: Callable[..., BrokerProcess]) -> None:
+    broker = broker_process().start()
+    with Wire(broker.bootstrap) as good:
+        assert good.ask(MetadataRequest(topics=[])).brokers
+        before_bytes = broker.rss_bytes()
+        liars = [socket.create_connection(("127.0.0.1", broker.port), timeout=20) for _ in range(200)]
+        try:
+            for liar in liars:
+                liar.sendall(struct.pack(">ihhi", 90 * MB, 0, 9, 1) + bytes(20_000))
+            assert good.ask(MetadataRequest(topics=[])).brokers
+            assert broker.rss_bytes() - before_bytes < 100 * MB  # not 200 times 90 MB
+        finally:
+            for liar in liars:
+                liar.close()
+
+
+def test_memory_after_much_work_is_what_it_was(broker_process: Callable[..., BrokerProcess]) -> None:
+    broker = broker_process(log_segment_bytes=str(16 * MB)).start()
+    with Wire(broker.bootstrap) as wire:
+        create_topic(wire, "work", max_message_bytes=str(4 * MB))
+        data = batch([bytes(10_000)] * 100)
+
+        def work(rounds: int) -> None:
+            for _ in range(rounds):
+                wire.send(produce_request("work", data), 9)
+            for _ in range(rounds):
+                assert wire.receive()[1].responses[0].partition_responses[0].error_code == 0
+            fetch(wire, "work", 0, partition_max_bytes=8 * MB)
+
+        work(20)
+        before_bytes = broker.rss_bytes()
+        for _ in range(5):
+            work(30)
+        assert end_offset(wire, "work") == 170 * 100
+        assert broker.rss_bytes() - before_bytes < 64 * MB

@@ -1,0 +1,79 @@
+"""/metrics for Prometheus: bytes and records in and out, requests by API, sizes, connections."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Callable
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from millstream.protocol.messages import ApiVersionsRequest
+from tests.processes import BrokerProcess, free_port
+from tests.wire import Wire, append, batch, create_topic, fetch, produce
+
+
+def scrape(port: int, path: str = "/metrics") -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def test_what_happened_is_counted(broker_process: Callable[..., BrokerProcess]) -> None:
+    port = free_port()
+    broker = broker_process(metrics_listener=f"127.0.0.1:{port}").start()
+
+    def sample(name: str, **labels: str) -> float:
+        status, text = scrape(port)
+        assert status == 200
+        found = [
+            entry.value
+            for family in text_string_to_metric_families(text)
+            for entry in family.samples
+            if entry.name == name and labels.items() <= entry.labels.items()
+        ]
+        assert found, f"{name} {labels} is not among:\n{text}"
+        return sum(found)
+
+    with Wire(broker.bootstrap) as wire:
+        create_topic(wire, "measured")
+        data = batch([b"x" * 1000] * 10)
+        assert produce(wire, "measured", data).error_code == 0
+        append(wire, "measured", b"one more")
+        got = len(fetch(wire, "measured", 0).records or b"")
+        wire.ask(ApiVersionsRequest(), 0)
+        assert sample("millstream_topic_records_in_total", topic="measured") == 11
+        assert sample("millstream_topic_bytes_in_total", topic="measured") == got
+        assert sample("millstream_topic_bytes_out_total", topic="measured") == got
+        assert sample("millstream_topic_records_out_total", topic="measured") == 11
+        assert sample("millstream_request_seconds_count", api="Produce") == 2
+        assert sample("millstream_request_seconds_count", api="Fetch") == 1
+        assert sample("millstream_log_size_bytes", topic="measured") == got
+        assert sample("millstream_connections") >= 1
+    status, _ = scrape(port, "/elsewhere")
+    assert status == 404
+
+
+def test_hostile_scrapers_do_not_hurt(broker_process: Callable[..., BrokerProcess]) -> None:
+    import socket
+
+    port = free_port()
+    broker = broker_process(metrics_listener=f"127.0.0.1:{port}").start()
+    for noise in (
+        b"\x00" * 100_000,
+        b"POST /metrics HTTP/1.1\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"\r\n\r\n",
+        b"GET /metrics",
+    ):
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+            connection.sendall(noise)
+    status, text = scrape(port)
+    assert status == 200
+    assert "millstream_" in text
+    with Wire(broker.bootstrap) as wire:
+        create_topic(wire, "fine")
+        assert append(wire, "fine", b"x") == 0

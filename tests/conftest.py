@@ -1,0 +1,76 @@
+"""Fixtures shared by the tests that go through sockets.
+
+The broker under test is a real `millstream serve` process. With MILLSTREAM_TEST_BOOTSTRAP=host:port the same
+tests run against a broker that already listens there, for instance Apache Kafka itself, which shows whether a
+failing test or the broker is wrong.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.processes import BrokerProcess
+
+Name = Callable[[str], str]
+"""A fixture that makes names; see new_name."""
+
+OUTSIDE = os.environ.get("MILLSTREAM_TEST_BOOTSTRAP", "")
+
+
+@pytest.fixture(scope="session")
+def outside_bootstrap() -> str:
+    """The address of a broker somebody else runs, or nothing."""
+    return OUTSIDE
+
+
+@pytest.fixture(scope="session")
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess | None]:
+    """One broker for all tests that only need their own topics; None when an outside broker is used."""
+    if OUTSIDE:
+        yield None
+        return
+    with BrokerProcess(tmp_path_factory.mktemp("shared") / "data", options={"num.partitions": "4"}) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def bootstrap(shared_broker: BrokerProcess | None) -> str:
+    """host:port of the broker under test."""
+    return OUTSIDE if shared_broker is None else shared_broker.bootstrap
+
+
+@pytest.fixture(scope="session")
+def _topic_numbers() -> Iterator[int]:
+    return itertools.count(1)
+
+
+@pytest.fixture
+def new_name(request: pytest.FixtureRequest, _topic_numbers: Iterator[int]) -> Name:
+    """Topic names nobody used before, readable in a log."""
+    run = os.getpid()
+
+    def name(word: str = "t") -> str:
+        return f"{word}-{run}-{next(_topic_numbers)}"
+
+    return name
+
+
+@pytest.fixture
+def broker_process(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
+    """Makes brokers of a test's own (not started); whatever still runs at the end is killed."""
+    made: list[BrokerProcess] = []
+
+    def make(data: Path | None = None, **options: str) -> BrokerProcess:
+        named = {key.replace("_", "."): value for key, value in options.items()}
+        broker = BrokerProcess(data or tmp_path / f"data{len(made)}", options=named)
+        made.append(broker)
+        return broker
+
+    yield make
+    for broker in made:
+        broker.kill()
