@@ -15,6 +15,7 @@ from operator import itemgetter
 from millstream.storage.checkpoints import format_checkpoint, parse_checkpoint
 
 UNKNOWN_EPOCH = -1
+_NO_END = 1 << 63
 _EPOCH = itemgetter(0)
 _START = itemgetter(1)
 
@@ -48,6 +49,19 @@ class Epochs:
         self._set((*kept, (epoch, start_offset)))
         self.is_changed = True
 
+    def observe(self, epoch: int, offset: int) -> None:
+        """Take the epoch of a batch that recovery found at `offset`, in offset order.
+
+        Epochs never fall along a log: a higher one before was a damaged batch's, and this one holds
+        from there on.
+        """
+        if epoch != self.latest and epoch > UNKNOWN_EPOCH:
+            kept = tuple(entry for entry in self.entries if entry[0] <= epoch)
+            if len(kept) < len(self.entries):
+                offset = self.entries[len(kept)][1]
+                self._set(kept)
+            self.assign(epoch, offset)
+
     def start_offset_of(self, epoch: int) -> int:
         """The first offset of an epoch, -1 if the log has no entry for it."""
         for known, start in self.entries:
@@ -60,6 +74,15 @@ class Epochs:
         entries = self.entries
         found = bisect_right(entries, offset, key=_START)
         return entries[found - 1][0] if found else UNKNOWN_EPOCH
+
+    def run_of(self, offset: int) -> tuple[int, int]:
+        """The epoch of the record at `offset`, and the offset up to which it is that of all others."""
+        entries = self.entries
+        found = bisect_right(entries, offset, key=_START)
+        return (
+            entries[found - 1][0] if found else UNKNOWN_EPOCH,
+            entries[found][1] if found < len(entries) else _NO_END,
+        )
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The largest epoch that is at most `epoch`, and the offset where it ends; (-1, -1) if none is known.

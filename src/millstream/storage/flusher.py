@@ -10,8 +10,9 @@ from __future__ import annotations
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from millstream.errors import KafkaStorageError
 from millstream.storage import names
-from millstream.storage.files import fsync_file
+from millstream.storage.files import fsync_file, write_file
 from millstream.storage.segment import Segment
 
 if TYPE_CHECKING:
@@ -46,6 +47,12 @@ class Flusher:
         """A file was made in the log's folder: its name must be durable before its bytes count."""
         self._names_changed += 1
 
+    def rolled(self, base_offset: int) -> None:
+        """A segment was finished at `base_offset`: it is durable only when its indexes are, too."""
+        self._names_changed += 1
+        with self._point:
+            self.recovery_point = min(self.recovery_point, base_offset - 1)
+
     def cut(self, end_offset: int) -> None:
         """The log was cut off: what a flush under way makes durable beyond `end_offset` does not count."""
         with self._point:
@@ -64,11 +71,14 @@ class Flusher:
             try:
                 for segment in segments.unflushed(target):
                     self._sync_segment(segment, is_active=segment is segments.active)
-                self._sync_epochs()
-                self._sync_names(names_changed)
+                self._sync_names(names_changed, is_changed=self._sync_epochs())
             except OSError as error:
+                if log.is_closed:  # and its folder perhaps renamed: no fault of the disk
+                    raise KafkaStorageError(f"{log.partition} is closed") from error
                 raise log.fail(error) from error
             with self._point:
+                if log.segments.active is not segments.active and not segments.active.is_flushed:
+                    target = min(target, log.segments.start_of_next(segments.active, target) - 1)
                 if self._cuts == cuts:
                     self.recovery_point = max(self.recovery_point, target)
                 log.last_flush_ms = log.now_ms()
@@ -83,19 +93,25 @@ class Flusher:
             raise
         segment.is_flushed = not is_active
 
-    def _sync_epochs(self) -> None:
+    def _sync_epochs(self) -> bool:
+        """Write the leader epochs down, if they changed; the folder is synced after that."""
         log = self._log
         if log.epochs.is_changed:
             log.epochs.is_changed = False
-            log.disk.replace_file(f"{log.folder}/{names.EPOCHS_FILE}", log.epochs.encode())
+            path = f"{log.folder}/{names.EPOCHS_FILE}"
+            write_file(log.disk, path + names.BESIDE, log.epochs.encode())
+            fsync_file(log.disk, path + names.BESIDE)
+            log.disk.rename(path + names.BESIDE, path)
+            return True
+        return False
 
-    def _sync_names(self, names_changed: int) -> None:
+    def _sync_names(self, names_changed: int, *, is_changed: bool) -> None:
         """Make the files' names durable, and at first the folder's own with what says whose it is."""
         log = self._log
         if not self._is_folder_synced:
             fsync_file(log.disk, f"{log.folder}/{names.METADATA_FILE}")
-            log.disk.fsync_dir(log.dir_path)
+            log.sync_dir_names()
             self._is_folder_synced = True
-        if names_changed != self._names_synced:
+        if is_changed or names_changed != self._names_synced:
             log.disk.fsync_dir(log.folder)
             self._names_synced = names_changed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from millstream.storage import names
@@ -11,7 +12,7 @@ from millstream.storage.disk import Disk
 from millstream.storage.epochs import Epochs
 from millstream.storage.log import Log, Surroundings
 from millstream.storage.producer_state import ProducerState
-from millstream.storage.recovery import find_end_offset, load_producers, rebuild_segment, replay_producers
+from millstream.storage.recovery import find_end_offset, load_producers, rebuild_segment
 from millstream.storage.segment import Segment
 from millstream.storage.segment_list import SegmentList
 from millstream.storage.swap import finish_swaps
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DAY_MS = 86_400_000
+_NO_END = 1 << 63
 
 
 def create_log(
@@ -57,14 +59,19 @@ def load_log(
     config: LogConfig,
     *,
     is_clean: bool,
-    recovery_point: int = 0,
+    recovery_point: int | None = None,
     start_offset: int = 0,
     producer_expiration_ms: int = DAY_MS,
 ) -> Log:
-    """The log in a folder. `is_clean` says that the last stop wrote everything down."""
+    """The log in a folder. `is_clean` says that the last stop wrote everything down.
+
+    A clean stop's recovery point is the log's end: if the files say otherwise, they changed since.
+    """
     disk = around.disk
     found = finish_swaps(disk, folder, disk.listdir(folder))
-    bases = sorted(names.offset_of(name) for name in found if name.endswith(names.LOG))
+    bases = sorted(
+        base for name in found if name.endswith(names.LOG) and (base := names.offset_of(name)) >= 0
+    )
     if not bases:
         return create_log(
             around,
@@ -80,29 +87,36 @@ def load_log(
     )
     snapshots = sorted(names.offset_of(name) for name in found if name.endswith(names.SNAPSHOT))
     epochs = _load_epochs(disk, folder, found)
-    start_offset = max(start_offset, bases[0])
-    end_offset = find_end_offset(segments.active) if is_clean else None
+    saved_epochs = epochs.entries
+    end_offset = None
+    if is_clean:
+        _rebuild_lost_indexes(segments, found, config.index_interval_bytes)
+        end_offset = find_end_offset(segments.active)
+        if end_offset is None or recovery_point not in (None, end_offset):
+            log.warning("%s was stopped cleanly, but its files are not as they were then", partition)
+            end_offset = None
+            recovery_point = recovery_point or segments.active.base_offset
     if end_offset is not None:
         recovery_point = end_offset
+        producers = ProducerState(end_offset, producer_expiration_ms)
         if snapshots:
             producers = load_producers(disk, folder, segments, snapshots, end_offset, producer_expiration_ms)
-        else:
-            producers = ProducerState(end_offset, producer_expiration_ms)
     else:
-        if is_clean:
-            log.warning("%s was stopped cleanly, but its last segment is not whole", partition)
-            recovery_point = min(recovery_point, segments.active.base_offset)
+        recovery_point = recovery_point or 0
+        if not is_clean:
+            kept = [segment for segment in segments if segment.base_offset < recovery_point]
+            _rebuild_lost_indexes(kept[:-1], found, config.index_interval_bytes)
         segments, producers, end_offset = _recover(
             around, folder, config, segments, snapshots, epochs, recovery_point, producer_expiration_ms
         )
         recovery_point = max(min(recovery_point, end_offset), segments.first.base_offset)
-        snapshots = [offset for offset in snapshots if offset <= end_offset]
-        start_offset = min(start_offset, end_offset)
     for segment in segments:
-        segment.is_flushed = segment is not segments.active and segment.base_offset < recovery_point
+        if segment is not segments.active:
+            segment.is_flushed = segments.start_of_next(segment, end_offset) <= recovery_point
+    start_offset = min(max(start_offset, segments.first.base_offset), end_offset)
     epochs.truncate_end(end_offset)
     epochs.truncate_start(start_offset)
-    epochs.is_changed = False
+    epochs.is_changed = epochs.entries != saved_epochs
     return Log(
         around,
         folder,
@@ -114,7 +128,7 @@ def load_log(
         recovery_point=recovery_point,
         epochs=epochs,
         producers=producers,
-        snapshots=_drop_stray_snapshots(disk, folder, snapshots, bases),
+        snapshots=_keep_snapshots(disk, folder, snapshots, bases, end_offset),
         is_folder_synced=is_clean,
     )
 
@@ -130,24 +144,40 @@ def _recover(
     producer_expiration_ms: int,
 ) -> tuple[SegmentList, ProducerState, int]:
     """Verify the segments that the last stop may have torn; those after a torn one go."""
-    torn = list(segments.between(recovery_point, 1 << 63))
-    first_base = torn[0].base_offset
-    epochs.truncate_end(first_base)
-    producers = load_producers(around.disk, folder, segments, snapshots, first_base, producer_expiration_ms)
-    end_offset = first_base
-    for number, segment in enumerate(torn):
-        size = segment.size
-        replay_producers(producers, segments, segment.base_offset)
-        end_offset = rebuild_segment(segment, config.index_interval_bytes, epochs, producers, recovery_point)
-        if segment.size < size and number + 1 < len(torn):
-            gone = torn[number + 1 :]
+    unsure = list(segments.between(recovery_point, _NO_END))
+    epochs.truncate_end(recovery_point)
+    producers = load_producers(
+        around.disk, folder, segments, snapshots, unsure[0].base_offset, producer_expiration_ms
+    )
+    for number, segment in enumerate(unsure):
+        gone = unsure[number + 1 :]
+        upper_offset = gone[0].base_offset if gone else recovery_point
+        rebuilt = rebuild_segment(
+            segment, config.index_interval_bytes, epochs, producers, recovery_point, upper_offset
+        )
+        if rebuilt.is_cut and gone:
             log.warning("%s: the %d segments after the torn one go", folder, len(gone))
             segments = segments.replaced(gone, ())
-            for segment_gone in gone:
-                segment_gone.retire()
-                around.trash.put_files(segment_gone.paths(), config.file_delete_delay_ms)
+            for one in gone:
+                one.retire()
+                around.trash.put_files(one.paths(), config.file_delete_delay_ms)
             break
+    end_offset = rebuilt.end_offset
+    if rebuilt.is_damaged:
+        end_offset = max(end_offset, recovery_point)
+        segments = segments.rolled(Segment(around.disk, folder, end_offset, 0, around.clock.now_ms()))
+    producers.end_offset = end_offset
     return segments, producers, end_offset
+
+
+def _rebuild_lost_indexes(segments: Iterable[Segment], found: set[str], index_interval_bytes: int) -> None:
+    """Derive the indexes of segments that are durable, but whose index is not there."""
+    for segment in segments:
+        if segment.size > index_interval_bytes:
+            name = names.offset_name(segment.base_offset, names.INDEX)
+            if name not in found:
+                log.warning("%s has no index: it is built again", segment.path)
+                rebuild_segment(segment, index_interval_bytes, Epochs(), None, _NO_END, _NO_END)
 
 
 def _load_epochs(disk: Disk, folder: str, found: set[str]) -> Epochs:
@@ -159,10 +189,13 @@ def _load_epochs(disk: Disk, folder: str, found: set[str]) -> Epochs:
     return Epochs()
 
 
-def _drop_stray_snapshots(disk: Disk, folder: str, snapshots: list[int], bases: list[int]) -> list[int]:
-    """Remove snapshots that are neither at a segment's start nor the latest."""
-    kept = {*bases, *snapshots[-1:]}
+def _keep_snapshots(
+    disk: Disk, folder: str, snapshots: list[int], bases: list[int], end_offset: int
+) -> list[int]:
+    """Remove the snapshots that are beyond the log's end, or neither at a segment's start nor the latest."""
+    valid = [offset for offset in snapshots if 0 <= offset <= end_offset]
+    kept = {*bases, *valid[-1:]}.intersection(valid)
     for offset in snapshots:
-        if offset not in kept:
+        if offset not in kept and offset >= 0:
             disk.remove(f"{folder}/{names.offset_name(offset, names.SNAPSHOT)}")
-    return [offset for offset in snapshots if offset in kept]
+    return sorted(kept)

@@ -63,6 +63,8 @@ class Surroundings(NamedTuple):
     clock: Clock
     random: Random
     trash: Trash
+    sync_dir_names: Callable[[], None]
+    """Makes the names of the logs' folders in the log dir durable."""
     on_failure: Callable[[OSError], None]
     """Told of an error after which nothing in this log dir can be trusted to be written."""
 
@@ -98,6 +100,8 @@ class Log:
         """The offsets of the producer snapshots in the folder."""
         self.last_flush_ms = around.clock.now_ms()
         self.disk = around.disk
+        self.sync_dir_names = around.sync_dir_names
+        self.is_closed = False
         self.failure: str | None = None
         """Why the log takes no more writes; None while it does."""
         self._around = around
@@ -265,11 +269,12 @@ class Log:
             segment.create()
         except OSError as error:
             raise self.storage_error(error) from error
-        self._flusher.name_changed()
         self._age_limit = None
         if old.size:
             self.segments = self.segments.rolled(segment)
+            self._flusher.rolled(base_offset)
         else:
+            self._flusher.name_changed()
             self.segments = self.segments.replaced([old], [segment])
             self._discard([old])
         return segment
@@ -332,7 +337,7 @@ class Log:
                 return found
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """The offset below which every transaction is decided: what read_committed sees. On the loop."""
+        """The offset below which every transaction is decided: what read_committed sees."""
         stable = self.producers.last_stable_offset(high_watermark)
         return min(max(stable, self.start_offset), high_watermark)
 
@@ -455,6 +460,7 @@ class Log:
                 self._write_down()
             except OSError as error:
                 raise self.fail(error) from error
+        self.is_closed = True
         self.failure = self.failure or f"{self.partition} is closed"
         for segment in self.segments:
             segment.retire()

@@ -7,6 +7,7 @@ start: its removal is made durable before anything is written.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
 from uuid import UUID
 
@@ -39,6 +40,9 @@ class LogDir:
         self._disk = disk
         self._lock: Lock | None = None
         self._written: dict[str, dict[TopicPartition, int]] = {}
+        self._syncing = threading.Lock()
+        self._folders_made = 0
+        self._folders_synced = 0
 
     def open(self, cluster_id: str, node_id: int, new_directory_id: UUID) -> None:
         """Take the folder: lock it, see whose it is and how it was left."""
@@ -82,6 +86,20 @@ class LogDir:
             elif name.endswith(names.DELETE_FOLDER):
                 deleted.append(name)
         return logs, deleted
+
+    def folder_made(self) -> None:
+        """A log's folder was made; its name is not durable yet."""
+        self._folders_made += 1
+
+    def sync_names(self) -> None:
+        """Make the names of all folders made so far durable; once for many logs. In any thread."""
+        made = self._folders_made
+        if made != self._folders_synced:
+            with self._syncing:
+                if self._folders_synced < made:
+                    made = self._folders_made
+                    self._disk.fsync_dir(self.path)
+                    self._folders_synced = made
 
     def read_offsets(self, name: str) -> dict[TopicPartition, int]:
         """A checkpoint file; a file that is not readable says nothing."""

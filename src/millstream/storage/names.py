@@ -22,6 +22,7 @@ SNAPSHOT: Final = ".snapshot"
 DELETED: Final = ".deleted"
 CLEANED: Final = ".cleaned"
 SWAP: Final = ".swap"
+BESIDE: Final = ".tmp"
 DELETE_FOLDER: Final = "-delete"
 STRAY_FOLDER: Final = "-stray"
 

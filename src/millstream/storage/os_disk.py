@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import resource
 import shutil
 import threading
 from collections import deque
@@ -155,7 +156,10 @@ class OsLock:
 class OsDisk:
     """The machine's folders and files, at most about `max_open_files` of them open at a time."""
 
-    def __init__(self, max_open_files: int = 512) -> None:
+    def __init__(self, max_open_files: int | None = None) -> None:
+        """Half of what the process may open, unless `max_open_files` is given."""
+        if max_open_files is None:
+            max_open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
         self.max_open_files = max(8, max_open_files)
         self.devices_without_nowait: set[int] = set()
         self._open_files: deque[OsFile] = deque()
@@ -169,20 +173,32 @@ class OsDisk:
 
     def descriptor(self, file: OsFile, path: str, flags: int) -> _Descriptor:
         """The descriptor of `file`, opened now; another file's goes if there are too many."""
+        try:
+            descriptor = _Descriptor(os.open(path, flags, 0o644))
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._open_count:
+                raise
+            with self._lock:
+                self._release_one()
+            descriptor = _Descriptor(os.open(path, flags, 0o644))
         with self._lock:
             if (open_now := file._descriptor) is not None:
-                return open_now
+                return open_now  # another thread was faster
             while self._open_count >= self.max_open_files:
-                eldest = self._open_files.popleft()
-                if eldest.release():
-                    self._open_count -= 1
-                else:
-                    self._open_files.append(eldest)
-            descriptor = _Descriptor(os.open(path, flags, 0o644))
+                self._release_one()
             file.adopt(descriptor)
             self._open_files.append(file)
             self._open_count += 1
             return descriptor
+
+    def _release_one(self) -> None:
+        """Close the descriptor that was not used for longest, or nearly so."""
+        while True:
+            eldest = self._open_files.popleft()
+            if eldest.release():
+                self._open_count -= 1
+                return
+            self._open_files.append(eldest)
 
     def forget(self, file: OsFile) -> None:
         """Close the descriptor of a file that will not be used again."""

@@ -21,6 +21,7 @@ from millstream.protocol.batch import BatchHeader, ControlMarker
 REMEMBERED_BATCHES: Final = 5
 MAX_SEQUENCE: Final = 0x7FFFFFFF
 NONE: Final = -1
+_NOWHERE: Final = 1 << 63
 
 
 class SentBatch(NamedTuple):
@@ -97,9 +98,17 @@ class CompletedTransaction(NamedTuple):
 
 
 class ProducerState:
-    """All producers of a log, and its open transactions by their first offset. Used by one thread."""
+    """All producers of a log, and its open transactions by their first offset. One thread changes them."""
 
-    __slots__ = ("_decided", "_open", "end_offset", "expiration_ms", "producers")
+    __slots__ = (
+        "_committed",
+        "_decided",
+        "_first_open",
+        "_open",
+        "end_offset",
+        "expiration_ms",
+        "producers",
+    )
 
     def __init__(self, end_offset: int = 0, expiration_ms: int = 86_400_000) -> None:
         self.producers: dict[int, Producer] = {}
@@ -107,7 +116,9 @@ class ProducerState:
         self.end_offset = end_offset
         """The offset up to which the log's batches are part of this state."""
         self._open: dict[int, int] = {}  # first offset → producer id, in offset order
-        self._decided: dict[int, int] = {}  # first → last offset of those whose marker is not yet committed
+        self._first_open = _NOWHERE
+        self._decided: tuple[tuple[int, int], ...] = ()  # (first, last offset), marker not yet committed
+        self._committed = 0
 
     def __iter__(self) -> Iterator[Producer]:
         return iter(self.producers.values())
@@ -121,6 +132,7 @@ class ProducerState:
         if producer.transaction_start != NONE:
             self._open[producer.transaction_start] = producer.producer_id
             self._open = dict(sorted(self._open.items()))
+            self._first_open = next(iter(self._open))
 
     def check(self, header: BatchHeader) -> SentBatch | None:
         """Whether a client's batch may follow: the batch it repeats, if it does; raises if it may not.
@@ -194,6 +206,7 @@ class ProducerState:
         if header.is_transactional and producer.transaction_start == NONE:
             producer.transaction_start = first_offset
             self._open[first_offset] = producer.producer_id
+            self._first_open = min(self._first_open, first_offset)
 
     def end(self, header: BatchHeader, marker: ControlMarker, offset: int) -> CompletedTransaction | None:
         """Note an end marker at `offset` that the log now holds; the transaction that it closed, if any."""
@@ -219,19 +232,18 @@ class ProducerState:
     def complete(self, completed: CompletedTransaction) -> None:
         """Close a transaction. It holds the last stable offset back until its marker is committed."""
         self._open.pop(completed.first_offset, None)
-        self._decided[completed.first_offset] = completed.last_offset
+        self._first_open = next(iter(self._open), _NOWHERE)
+        waiting = [entry for entry in self._decided if entry[1] >= self._committed]
+        self._decided = (*waiting, (completed.first_offset, completed.last_offset))
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Up to where every transaction is decided, and the decision committed."""
-        if self._decided:
-            self._decided = {
-                first: last for first, last in sorted(self._decided.items()) if last >= high_watermark
-            }
-            if self._decided:
-                high_watermark = min(high_watermark, next(iter(self._decided)))
-        if self._open:
-            return min(high_watermark, next(iter(self._open)))
-        return high_watermark
+        """Up to where every transaction is decided, and the decision committed. In any thread."""
+        self._committed = high_watermark
+        stable = min(high_watermark, self._first_open)
+        for first, last in self._decided:
+            if first < stable and last >= high_watermark:
+                stable = first
+        return stable
 
     def expire(self, now_ms: int) -> None:
         """Forget the producers that have been silent for `expiration_ms`."""

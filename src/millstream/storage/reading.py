@@ -72,6 +72,7 @@ def locate(
         if use_index:
             indexed_last, position = segment.lookup(offset, nowait=nowait)
         least_offset = segment.base_offset
+    passed: tuple[Segment, int, int] | None = None
     want_bytes = max(want_bytes, _LEAST_READ) + HEADER_SIZE
     while True:
         size = segment.size
@@ -90,15 +91,20 @@ def locate(
             if indexed_last >= 0:
                 if last != indexed_last:  # the index is wrong: do without it
                     return locate(segments, offset, want_bytes, use_index=False, nowait=nowait)
-                indexed_last = -1
-            elif base < least_offset:
-                raise corrupt(segment, position + start, f"offset {base} comes after {least_offset - 1}")
-            if last >= offset:
+                indexed_last, least_offset = -1, base
+            following_at = start + length + _LENGTH_END
+            if least_offset <= base and last < offset:
+                least_offset = last + 1
+                passed = (segment, position + start, length + _LENGTH_END)
+            elif not _is_passed(data, start, following_at, least_offset, offset):
+                if base < least_offset:
+                    raise corrupt(segment, position + start, f"offset {base} comes after {least_offset - 1}")
+                if base > offset and passed is not None:
+                    _check_passed(passed, nowait=nowait)
                 return Located(segment, size, position, data, start, least_offset)
             if length < HEADER_SIZE - _LENGTH_END or length > size - position - start - _LENGTH_END:
                 raise corrupt(segment, position + start, f"a batch of {length} bytes")
-            least_offset = last + 1
-            start += length + _LENGTH_END
+            start = following_at
         if start == 0:
             if nowait and size - position >= HEADER_SIZE:
                 raise BlockingIOError(errno.EAGAIN, "not in memory", segment.path)
@@ -145,10 +151,12 @@ def read_slice(
         if stop == start:
             return Slice(memoryview(b""), offset, offset)
     upper = _least_offset_after(segments, segment, size, position, data, stop, end_offset, nowait=nowait)
-    if next_offset > upper:  # the last batch's offsets cannot be right; those before it are good
-        stop, next_offset = _cut(data, start, stop, _last_base(data, start, stop))
-        if stop == start:
-            raise corrupt(segment, position + start, f"its offsets reach beyond {upper}, which follows")
+    if next_offset > upper:
+        last_at, expected = _last_batch(data, start, stop, least_offset)
+        if _BASE.unpack_from(data, last_at)[0] != expected:  # it is not what follows that is wrong
+            stop, next_offset = last_at, expected
+            if stop == start:
+                raise corrupt(segment, position + start, f"its offsets reach beyond {upper}, which follows")
     if epochs.latest != UNKNOWN_EPOCH:
         bad = _find_other_epoch(data, start, stop, epochs)
         if bad >= 0:
@@ -195,20 +203,50 @@ def _least_offset_after(
     return following
 
 
-def _last_base(data: memoryview, start: int, stop: int) -> int:
-    """The base offset of the last batch."""
-    base = -1
-    while start < stop:
+def _is_passed(data: memoryview, start: int, following_at: int, least_offset: int, offset: int) -> bool:
+    """Whether what follows shows that a batch is damaged, and not the one that holds `offset`.
+
+    What follows is believed unless the batch itself is sound: without a gap before it, and with the
+    right CRC.
+    """
+    if not start < following_at <= len(data) - _BASE.size:
+        return False
+    following_base = _BASE.unpack_from(data, following_at)[0]
+    if not least_offset < following_base <= offset:
+        return False
+    scan = scan_batches(data, start, following_at, True, least_offset)
+    return scan.batches != 1 or scan.first_offset != least_offset
+
+
+def _check_passed(passed: tuple[Segment, int, int], *, nowait: bool) -> None:
+    """Before an offset is taken to be in a gap: raise if the batch before it is damaged, and may hold it."""
+    segment, position, size = passed
+    data = segment.open().pread(size, position, nowait=nowait)
+    scan = scan_batches(data, 0, len(data), True)
+    if scan.batches != 1:
+        if nowait and len(data) < size:
+            raise BlockingIOError(errno.EAGAIN, "not in memory", segment.path)
+        raise corrupt(segment, position, scan.reason)
+
+
+def _last_batch(data: memoryview, start: int, stop: int, least_offset: int) -> tuple[int, int]:
+    """Where the last batch starts, and the base offset that it has if there is no gap before it."""
+    while True:
         base, length, _ = _HEAD.unpack_from(data, start)
+        if start + length + _LENGTH_END >= stop:
+            return start, least_offset
+        least_offset = base + _DELTA.unpack_from(data, start + _DELTA_AT)[0] + 1
         start += length + _LENGTH_END
-    return base
 
 
 def _find_other_epoch(data: memoryview, start: int, stop: int, epochs: Epochs) -> int:
     """Where the first batch starts whose leader epoch is not the one that the log knows; -1 if none."""
+    unpack = _HEAD.unpack_from
+    until = -1
     while start < stop:
-        base, length, epoch = _HEAD.unpack_from(data, start)
-        known = epochs.epoch_of(base + _DELTA.unpack_from(data, start + _DELTA_AT)[0])
+        base, length, epoch = unpack(data, start)
+        if base >= until:
+            known, until = epochs.run_of(base + _DELTA.unpack_from(data, start + _DELTA_AT)[0])
         if epoch != known and known != UNKNOWN_EPOCH:
             return start
         start += length + _LENGTH_END

@@ -13,15 +13,15 @@ from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
-from millstream.protocol.batch import HEADER_SIZE, Scan, read_header, scan_batches
+from millstream.protocol.batch import HEADER_SIZE, BatchHeader, Scan, read_header, scan_batches
 from millstream.protocol.header import GOOD, TRUNCATED
 from millstream.storage import names
 from millstream.storage.disk import Disk
-from millstream.storage.epochs import Epochs
+from millstream.storage.epochs import UNKNOWN_EPOCH, Epochs
 from millstream.storage.producer_snapshot import BadSnapshot, decode_snapshot
 from millstream.storage.producer_state import ProducerState
 from millstream.storage.replay import note_batch
-from millstream.storage.segment import NO_TIMESTAMP, Segment
+from millstream.storage.segment import MAX_RELATIVE_OFFSET, NO_TIMESTAMP, Segment
 from millstream.storage.segment_list import SegmentList
 
 log = logging.getLogger(__name__)
@@ -30,6 +30,9 @@ _CHUNK_BYTES: Final = 1 << 20
 _LENGTH: Final = Struct(">i")
 _LENGTH_AT: Final = 8
 _LENGTH_END: Final = 12
+_MAGIC_AT: Final = 16
+_OFFSET: Final = Struct(">q")
+_SEARCH_BYTES: Final = 16 << 20
 
 
 class Chunk(NamedTuple):
@@ -38,6 +41,16 @@ class Chunk(NamedTuple):
     position: int
     data: memoryview
     scan: Scan
+
+
+class Rebuilt(NamedTuple):
+    """What became of a segment."""
+
+    end_offset: int
+    is_cut: bool
+    """Whether torn bytes at its end were cut off."""
+    is_damaged: bool
+    """Whether it ends in bytes that make no sense but were durable once, and so were left there."""
 
 
 def good_chunks(
@@ -54,12 +67,43 @@ def good_chunks(
             next_offset = scan.last_offset + 1
             want_bytes = _CHUNK_BYTES
         elif scan.error == TRUNCATED and len(data) >= _LENGTH_END:
-            needed = _LENGTH.unpack_from(data, _LENGTH_AT)[0] + _LENGTH_END
-            if not len(data) < needed <= segment.size - position:
+            want_bytes = _LENGTH.unpack_from(data, _LENGTH_AT)[0] + _LENGTH_END
+            if not len(data) < want_bytes <= segment.size - position:
                 return
-            want_bytes = needed
+        else:
+            return
         if scan.error not in (GOOD, TRUNCATED):
             return
+
+
+def good_batches(
+    segment: Segment, position: int, next_offset: int, upper_offset: int
+) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    """The good batches one by one, with their positions.
+
+    A base offset is not covered by the CRC. Where one leaves a gap, what follows must bear it out:
+    the next batch, or at the segment's end `upper_offset`.
+    """
+    for chunk in good_chunks(segment, position, next_offset):
+        at, end = 0, len(chunk.data)
+        while at < end:
+            header = read_header(chunk.data, at)
+            if header.base_offset != next_offset and not _is_borne_out(
+                segment, chunk.position + at, header, upper_offset
+            ):
+                return
+            yield chunk.position + at, header, chunk.data[at : at + header.size]
+            next_offset = header.next_offset
+            at += header.size
+
+
+def _is_borne_out(segment: Segment, position: int, header: BatchHeader, upper_offset: int) -> bool:
+    if header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
+        return False
+    if position + header.size == segment.size:
+        return header.last_offset < upper_offset
+    following = segment.open().pread(_OFFSET.size, position + header.size)
+    return len(following) == _OFFSET.size and header.last_offset < _OFFSET.unpack(following)[0]
 
 
 def find_end_offset(segment: Segment) -> int | None:
@@ -68,8 +112,6 @@ def find_end_offset(segment: Segment) -> int | None:
         return segment.base_offset
     entry = segment.index.last()
     position = entry[1] if entry else 0
-    if position >= segment.size:
-        return None
     next_offset = end = -1
     for chunk in good_chunks(segment, position, segment.base_offset, verify_crc=False):
         end = chunk.position + len(chunk.data)
@@ -83,60 +125,92 @@ def rebuild_segment(
     epochs: Epochs,
     producers: ProducerState | None,
     recovery_point: int,
-) -> int:
-    """Verify a segment, cut off what is torn, and derive all else from its batches; where its records end."""
-    old_entries = segment.index.entries()
+    upper_offset: int,
+) -> Rebuilt:
+    """Verify a segment, cut off what is torn, and derive all else from its batches.
+
+    `upper_offset` is the next segment's base offset, or else the recovery point: a gap right before the
+    last batch is believed only below it. What `epochs` already says is trusted, as it is no older
+    than the recovery point.
+    """
+    if segment.size == 0:
+        return Rebuilt(segment.base_offset, is_cut=False, is_damaged=False)
+    indexed = [position for _, position in segment.index.entries()]
     segment.index.clear()
     segment.time_index.clear()
     segment.set_timestamps(NO_TIMESTAMP, NO_TIMESTAMP, 0)
-    transaction_index = segment.transaction_index if producers is not None else None
-    if transaction_index is not None:
-        transaction_index.keep_below(0)
+    if producers is not None:
+        segment.transaction_index.keep_below(0)
     position, next_offset = 0, segment.base_offset
+    resumed = -1
+    observed_from = 0 if epochs.latest == UNKNOWN_EPOCH else recovery_point
     while True:
-        for chunk in good_chunks(segment, position, next_offset):
-            at, end = 0, len(chunk.data)
-            while at < end:
-                header = read_header(chunk.data, at)
-                segment.note_batch(chunk.position + at, header, index_interval_bytes)
-                if header.leader_epoch > epochs.latest:
-                    epochs.assign(header.leader_epoch, header.base_offset)
-                if (
-                    producers is not None
-                    and header.producer_id >= 0
-                    and header.base_offset >= producers.end_offset
-                ):
-                    note_batch(producers, transaction_index, header, chunk.data[at : at + header.size])
-                at += header.size
-            position, next_offset = chunk.position + end, chunk.scan.last_offset + 1
-            if producers is not None:
-                producers.end_offset = max(producers.end_offset, next_offset)
-        if position >= segment.size or next_offset >= recovery_point:
+        for at, header, data in good_batches(segment, position, next_offset, upper_offset):
+            segment.note_batch(at, header, -1 if at == resumed else index_interval_bytes)
+            if header.base_offset >= observed_from:
+                epochs.observe(header.leader_epoch, header.base_offset)
+            position, next_offset = at + header.size, header.next_offset
+            if producers is not None and header.base_offset >= producers.end_offset:
+                if header.producer_id >= 0:
+                    note_batch(producers, segment.transaction_index, header, data)
+                producers.end_offset = next_offset
+        if position == segment.size or next_offset >= recovery_point:
             break
-        resumed = _find_good_batch(segment, position, next_offset, [entry[1] for entry in old_entries])
-        if resumed is None:
+        resumed = _find_good_batch(segment, position, next_offset, indexed)
+        if resumed < 0:
             break
         log.error("%s is damaged between bytes %d and %d", segment.path, position, resumed)
-        position = resumed
-    if position < segment.size:
+        position = resumed  # indexed in any case: who looks for a later offset need not pass the damage
+    is_bad = position < segment.size
+    is_damaged = is_bad and next_offset < recovery_point and not _is_torn(segment, position, next_offset)
+    if is_damaged:
+        log.error("%s is damaged from byte %d on", segment.path, position)
+    elif is_bad:
         log.warning("%s: cut off %d torn bytes at %d", segment.path, segment.size - position, position)
         segment.shorten(position)
         segment.open().truncate(position)
     segment.spill()
-    return next_offset
+    return Rebuilt(next_offset, is_bad and not is_damaged, is_damaged)
 
 
-def _find_good_batch(segment: Segment, position: int, next_offset: int, indexed: list[int]) -> int | None:
-    """Where good batches go on after a damaged one: where its length says, or where the index knows one."""
-    head = segment.open().pread(_LENGTH_END, position)
-    if len(head) < _LENGTH_END:
-        return None
-    by_length: int = position + _LENGTH_END + _LENGTH.unpack_from(head, _LENGTH_AT)[0]
-    for candidate in (by_length, *indexed):
-        if position < candidate <= segment.size - HEADER_SIZE:
-            for _ in good_chunks(segment, candidate, next_offset):
-                return candidate
-    return None
+def _is_torn(segment: Segment, position: int, next_offset: int) -> bool:
+    """Whether the bytes from a position on are a batch's beginning without its end, or nothing at all."""
+    size = segment.size - position
+    data = segment.open().pread(min(size, _SEARCH_BYTES), position)
+    if size < HEADER_SIZE or not any(data):
+        return True
+    header = read_header(data)
+    return header.magic == 2 and header.base_offset == next_offset and header.size > size
+
+
+def _find_good_batch(segment: Segment, position: int, next_offset: int, indexed: list[int]) -> int:
+    """Where good batches go on after a damaged one; -1 if nowhere.
+
+    That is where its length says, or else a place where a batch is found by the head of its offset,
+    which is nearly that of the damaged one, or one that the index knows.
+    """
+    data = segment.open().pread(min(segment.size - position, _SEARCH_BYTES), position)
+    if len(data) >= _LENGTH_END:
+        by_length: int = position + _LENGTH_END + _LENGTH.unpack_from(data, _LENGTH_AT)[0]
+        if _is_good_batch(segment, by_length, position, next_offset):
+            return by_length
+    head, searched = next_offset.to_bytes(8, "big")[:5], bytes(data)
+    at = searched.find(head, 1)
+    while 0 < at <= len(searched) - HEADER_SIZE:
+        if searched[at + _MAGIC_AT] == 2 and _is_good_batch(segment, position + at, position, next_offset):
+            return position + at
+        at = searched.find(head, at + 1)
+    for candidate in indexed:
+        if _is_good_batch(segment, candidate, position, next_offset):
+            return candidate
+    return -1
+
+
+def _is_good_batch(segment: Segment, candidate: int, position: int, next_offset: int) -> bool:
+    """Whether a good batch starts at `candidate`, which is after `position`."""
+    if not position < candidate <= segment.size - HEADER_SIZE:
+        return False
+    return next(good_chunks(segment, candidate, next_offset), None) is not None
 
 
 def refresh_timestamps(segment: Segment) -> None:

@@ -97,6 +97,8 @@ class Store:
         recovery_points = folder.read_offsets(checkpoints.RECOVERY_POINTS)
         start_offsets = folder.read_offsets(checkpoints.LOG_STARTS)
         around = self._surroundings(folder)
+        if not folder.was_clean:
+            folder.folder_made()  # a power loss may have kept names that were never made durable
         found, deleted = folder.partition_folders()
         for name in deleted:
             self._trash.put_folder(f"{folder.path}/{name}", 0)
@@ -106,16 +108,19 @@ class Store:
                 log.error("%s lies in two log dirs; %s is set aside", partition, path)
                 self._set_aside(partition, path)
                 continue
-            opened = load_log(
-                around,
-                path,
-                partition,
-                self._config,
-                is_clean=folder.was_clean,
-                recovery_point=recovery_points.get(partition, 0),
-                start_offset=start_offsets.get(partition, 0),
-                producer_expiration_ms=self._producer_expiration_ms,
-            )
+            try:
+                opened = load_log(
+                    around,
+                    path,
+                    partition,
+                    self._config,
+                    is_clean=folder.was_clean,
+                    recovery_point=recovery_points.get(partition),
+                    start_offset=start_offsets.get(partition, 0),
+                    producer_expiration_ms=self._producer_expiration_ms,
+                )
+            except NotADirectoryError:
+                continue  # a file that has a log's name is nobody's log
             self._add(opened, folder, read_topic_id(self._disk, path))
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
@@ -160,6 +165,7 @@ class Store:
         around = self._surroundings(folder)
         try:
             self._disk.makedirs(path)
+            folder.folder_made()
             write_topic_id(self._disk, path, topic_id)
         except OSError as error:
             raise KafkaStorageError(f"creating {partition} in {folder.path}: {error}") from error
@@ -292,6 +298,7 @@ class Store:
             self._clock,
             self._random,
             self._trash,
+            folder.sync_names,
             lambda error: self._dir_failed(folder, error),
         )
 

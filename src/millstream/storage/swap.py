@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 def finish_swaps(disk: Disk, folder: str, found: Iterable[str]) -> set[str]:
     """Finish or undo what a crash interrupted; the names of the files that are then there."""
     present = set(found)
-    unfinished = {name for name in present if name.endswith((names.CLEANED, names.DELETED, ".tmp"))}
+    unfinished = {name for name in present if name.endswith((names.CLEANED, names.DELETED, names.BESIDE))}
     swapped = {name for name in present if name.endswith(names.SWAP)}
     if not unfinished and not swapped:
         return present
