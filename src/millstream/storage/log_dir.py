@@ -7,6 +7,7 @@ start: its removal is made durable before anything is written.
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Mapping
 from uuid import UUID
@@ -59,9 +60,20 @@ class LogDir:
             self.meta = MetaProperties.parse(disk.read_file(meta_path), meta_path, new_directory_id)
             self.meta.check(self.path, cluster_id, node_id)
         else:
+            self._sync_names_above()
             self.meta = MetaProperties(cluster_id, node_id, new_directory_id)
             disk.replace_file(meta_path, self.meta.encode())
         self._take_clean_mark()
+
+    def _sync_names_above(self) -> None:
+        """Make a new dir's own name durable, and those of the folders above it that may be new too."""
+        above = self.path
+        while above not in ("", ".", "/"):
+            above = os.path.dirname(above) or "."
+            try:
+                self._disk.fsync_dir(above)
+            except PermissionError:  # a folder that this process could not have made
+                return
 
     def _take_clean_mark(self) -> None:
         path = f"{self.path}/{names.CLEAN_FILE}"
