@@ -50,10 +50,15 @@ class Churn:
 
     async def _delete(self) -> None:
         name = DeleteTopicsRequest.DeleteTopicState(name=self.client.topic)
-        answer = await self.client.until_done(DeleteTopicsRequest(topics=[name], timeout_ms=5000), 6)
-        code = answer.responses[0].error_code
-        if code not in (0, UnknownTopicOrPartition.code):
-            self._complain(f"could not be deleted: {error_for(code).__name__}")
+        while True:
+            answer = await self.client.until_done(DeleteTopicsRequest(topics=[name], timeout_ms=5000), 6)
+            code = answer.responses[0].error_code
+            if code in (0, UnknownTopicOrPartition.code):
+                return
+            if not error_for(code).retriable:
+                self._complain(f"could not be deleted: {error_for(code).__name__}")
+                return
+            await asyncio.sleep(RETRY_S)
 
     async def _produce(self, value: bytes) -> None:
         batch = encode_batch([Record(value=value, timestamp=1_750_000_000_000)])

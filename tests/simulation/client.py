@@ -142,8 +142,13 @@ class Client:
                 for name, value in configs.items()
             ],
         )
-        answer = await self.until_done(CreateTopicsRequest(topics=[topic], timeout_ms=5000), 7)
-        _check(answer.topics[0].error_code, str(answer.topics[0].error_message))
+        while True:
+            answer = await self.until_done(CreateTopicsRequest(topics=[topic], timeout_ms=5000), 7)
+            code = answer.topics[0].error_code
+            if not error_for(code).retriable:
+                _check(code, str(answer.topics[0].error_message))
+                return
+            await asyncio.sleep(RETRY_S)
 
     async def producer_id(self) -> tuple[int, int]:
         while True:

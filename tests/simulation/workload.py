@@ -113,7 +113,7 @@ class Sender:
 
     async def pause(self) -> None:
         if self.random.random() < 0.6:
-            await asyncio.sleep(self.random.uniform(0.0, 0.25))
+            await asyncio.sleep(self.random.uniform(0.0, 0.6))
 
 
 class PlainProducer(Sender):
