@@ -40,7 +40,9 @@ class Result:
 class CommandLine:
     """`millstream WORDS...` with a broker's address in the environment."""
 
-    def __init__(self, capture: pytest.CaptureFixture[bytes], patch: pytest.MonkeyPatch, folder: Path) -> None:
+    def __init__(
+        self, capture: pytest.CaptureFixture[bytes], patch: pytest.MonkeyPatch, folder: Path
+    ) -> None:
         self._capture = capture
         self._patch = patch
         self._folder = folder
@@ -75,5 +77,7 @@ def millstream(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> CommandLine:
-    monkeypatch.setenv("MILLSTREAM_BOOTSTRAP", os.environ.get("MILLSTREAM_TEST_BOOTSTRAP", cli_broker.bootstrap))
+    monkeypatch.setenv(
+        "MILLSTREAM_BOOTSTRAP", os.environ.get("MILLSTREAM_TEST_BOOTSTRAP", cli_broker.bootstrap)
+    )
     return CommandLine(capfdbinary, monkeypatch, tmp_path)

@@ -40,12 +40,18 @@ def test_the_report_for_programs(millstream: CommandLine, topic: str) -> None:
 
 
 def test_keys_headers_and_delimiters(millstream: CommandLine, topic: str) -> None:
-    millstream("produce", topic, "-K", "\\t", "-H", "a=1", "-H", "b=", "-H", "c", given=b"k1\tv1\nk2\tv2\tx\n")
+    millstream(
+        "produce", topic, "-K", "\\t", "-H", "a=1", "-H", "b=", "-H", "c", given=b"k1\tv1\nk2\tv2\tx\n"
+    )
     millstream("produce", topic, "-k", "fixed", "-D", "\\0", given=b"two\nlines\0next\0")
     lines = millstream("consume", topic, "--exit", "-f", "%k|%v|%h{%k:%v,}\\0").out.split(b"\0")
     assert lines == [b"k1|v1|a:1,b:,c:,", b"k2|v2\tx|a:1,b:,c:,", b"fixed|two\nlines|", b"fixed|next|", b""]
     first = millstream("consume", topic, "-n", "1", "-o", "start").json
-    assert first["headers"] == [{"key": "a", "value": "1"}, {"key": "b", "value": ""}, {"key": "c", "value": None}]
+    assert first["headers"] == [
+        {"key": "a", "value": "1"},
+        {"key": "b", "value": ""},
+        {"key": "c", "value": None},
+    ]
 
 
 def test_tombstones(millstream: CommandLine, topic: str) -> None:
@@ -153,7 +159,9 @@ RANGES = [
 
 
 def test_every_range(millstream: CommandLine, topic: str) -> None:
-    lines = b"".join(b'{"value": "%d", "timestamp": %d}\n' % (n, 1_780_000_000_000 + n * 1000) for n in range(10))
+    lines = b"".join(
+        b'{"value": "%d", "timestamp": %d}\n' % (n, 1_780_000_000_000 + n * 1000) for n in range(10)
+    )
     millstream("produce", topic, "-f", "json", given=lines)
     for text, expected in RANGES:
         assert millstream("consume", topic, "--exit", "-o", text, "-f", "%v").text == expected, text
@@ -237,7 +245,15 @@ def test_offsets(millstream: CommandLine, new_name: Name) -> None:
     millstream("produce", name, "-p", "1", "-f", "json", given=lines)
     assert millstream("offsets", name, "--at", "1780000000002", "--json").json == [
         {"topic": name, "partition": 0, "start": 0, "end": 0, "count": 0, "at": None, "at_timestamp": None},
-        {"topic": name, "partition": 1, "start": 0, "end": 5, "count": 5, "at": 2, "at_timestamp": 1780000000002},
+        {
+            "topic": name,
+            "partition": 1,
+            "start": 0,
+            "end": 5,
+            "count": 5,
+            "at": 2,
+            "at_timestamp": 1780000000002,
+        },
     ]
     table = [line.split() for line in millstream("offsets", name).text.splitlines()]
     assert table == [
@@ -269,7 +285,9 @@ def test_every_shell_completes(millstream: CommandLine, topic: str, monkeypatch:
 
 
 def test_doctor(millstream: CommandLine, cli_broker: Broker, tmp_path: Path) -> None:
-    checks = millstream("doctor", "--data", str(tmp_path / "new"), "--listen", f"127.0.0.1:{free_port()}", "--json")
+    checks = millstream(
+        "doctor", "--data", str(tmp_path / "new"), "--listen", f"127.0.0.1:{free_port()}", "--json"
+    )
     states = {check["check"]: check["state"] for check in checks.json}
     assert states["python"] == states["data folder"] == states["broker"] == states["partitions"] == "good"
     used = millstream.run("doctor", "--listen", "127.0.0.1:1", "--data", str(cli_broker.data))

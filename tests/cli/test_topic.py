@@ -26,7 +26,9 @@ def test_create_list_describe_delete(millstream: CommandLine, new_name: Name) ->
 def test_json_for_programs(millstream: CommandLine, new_name: Name) -> None:
     name = new_name("json")
     created = millstream("topic", "create", name, "-p", "2", "-c", "retention.ms=5000", "--json").json
-    assert created == [{"name": name, "created": True, "id": created[0]["id"], "partitions": 2, "replicas": 1}]
+    assert created == [
+        {"name": name, "created": True, "id": created[0]["id"], "partitions": 2, "replicas": 1}
+    ]
     assert len(created[0]["id"]) == 22, "ids are written as Kafka's tools write them"
     millstream("produce", name, "-p", "1", given=b"a\nb\n")
     (described,) = millstream("topic", "describe", name, "--json").json
@@ -72,7 +74,12 @@ def test_what_exists_already(millstream: CommandLine, new_name: Name) -> None:
 
 def test_what_does_not_exist(millstream: CommandLine, new_name: Name) -> None:
     name = new_name("absent")
-    for words in (["describe", name], ["config", name], ["alter", name, "-p", "2"], ["delete", name, "--yes"]):
+    for words in (
+        ["describe", name],
+        ["config", name],
+        ["alter", name, "-p", "2"],
+        ["delete", name, "--yes"],
+    ):
         result = millstream.run("topic", *words)
         assert result.code == 1, words
         assert name in result.err
@@ -127,7 +134,10 @@ def test_trim(millstream: CommandLine, new_name: Name) -> None:
     name = new_name("trim")
     millstream("topic", "create", name)
     millstream("produce", name, given=b"a\nb\nc\n")
-    assert millstream("topic", "trim", name, "--before", "2", "-y").text == f"Partition {name}-0 now starts at offset 2.\n"
+    assert (
+        millstream("topic", "trim", name, "--before", "2", "-y").text
+        == f"Partition {name}-0 now starts at offset 2.\n"
+    )
     assert millstream("consume", name, "--exit", "-f", "value").out == b"c\n"
     assert millstream("topic", "trim", name, "--before", "end", "-y", "--json").json == [
         {"partition": 0, "start_offset": 3}

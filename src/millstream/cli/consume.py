@@ -11,6 +11,7 @@ import click
 
 from millstream.cli.offset_range import Span, parse_offset_range, resolve
 from millstream.cli.options import client_options, complete_topics
+from millstream.cli.output import forget_stdout
 from millstream.cli.progress import Progress
 from millstream.cli.record_format import Format, format_named
 from millstream.cli.session import with_cluster
@@ -119,8 +120,10 @@ def consume(
         with_cluster(bootstrap, timeout_ms, work)
     except KeyboardInterrupt:
         pass  # the usual end of following a topic
-    finally:
-        target.flush()
+    except BrokenPipeError:
+        forget_stdout()
+        return
+    target.flush()
 
 
 async def _partitions(

@@ -29,9 +29,9 @@ COMMANDS = {
 
 def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
-        from importlib.metadata import version
+        from millstream.client.connection import SOFTWARE_VERSION
 
-        click.echo(f"millstream {version('millstream')}")
+        click.echo(f"millstream {SOFTWARE_VERSION}")
         ctx.exit()
 
 
@@ -74,7 +74,7 @@ def run(arguments: list[str]) -> int:
         sys.stdout.flush()
     except click.exceptions.Exit as error:
         return error.exit_code
-    except SystemExit as error:  # click's shell completion
+    except SystemExit as error:  # click's shell completion, and what reads our output having left
         return error.code if isinstance(error.code, int) else 1
     except (click.Abort, KeyboardInterrupt):
         return 130
@@ -83,9 +83,6 @@ def run(arguments: list[str]) -> int:
         return 2
     except click.ClickException as error:
         return _failed(error.message, type(error).__name__, arguments)
-    except BrokenPipeError:
-        _forget_stdout()
-        return 0
     except MillstreamError as error:
         from millstream.cli.advice import advice_for
 
@@ -107,13 +104,6 @@ def _failed(message: str, kind: str, arguments: list[str]) -> int:
     else:
         click.echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True)
     return 1
-
-
-def _forget_stdout() -> None:
-    """The reader of our output has left: leave nothing that the interpreter would try to flush."""
-    import os
-
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ that `grep` and `awk` see whole lines; `--json` gives one JSON document whose ke
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -67,6 +68,11 @@ def _print_plain(columns: Sequence[str], cells: list[list[str]], is_number: list
             for cell, width, right in zip(row, widths, is_number, strict=True)
         ]
         click.echo("  ".join(aligned).rstrip())
+
+
+def forget_stdout() -> None:
+    """What reads our output has left, as `head` does: leave nothing for the interpreter to flush."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def human_bytes(size: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -108,17 +109,22 @@ def run_broker(config: BrokerConfig) -> int:
 
 async def _serve(config: BrokerConfig) -> int:
     from millstream.broker.server import Broker
+    from millstream.storage.log_dir import LogDirInUse
 
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     signals = (signal.SIGINT, signal.SIGTERM)
     for number in signals:
         loop.add_signal_handler(number, stop.set)
-    broker = Broker(config)
     try:
+        for folder in config.log_dirs:
+            os.makedirs(folder, exist_ok=True)
+        broker = Broker(config)
         await broker.start()
     except OSError as error:
         raise MillstreamError(_start_failure(error, config)) from error
+    except LogDirInUse as error:
+        raise MillstreamError(f"{error}, with --data DIR") from error
     try:
         addresses = ", ".join(f"{endpoint.host}:{endpoint.port}" for endpoint in broker.endpoints)
         click.echo(f"Millstream is ready on {addresses}, with its data in {', '.join(config.log_dirs)}")

@@ -1,0 +1,150 @@
+"""`millstream serve`: one line when it is ready, a clean end, and errors that say what to do."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from millstream.cli.main import COMMANDS
+from tests.cli.conftest import CommandLine
+from tests.cli.programs import COMMAND, start
+from tests.processes import free_port
+
+
+@contextmanager
+def serving(data: Path, *words: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A broker that has said that it is ready, and its port."""
+    port = free_port()
+    process = start("serve", "--listen", f"127.0.0.1:{port}", "--data", str(data), *words)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline().decode()
+        assert line == f"Millstream is ready on 127.0.0.1:{port}, with its data in {data}\n", process.stderr
+        yield process, port
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=20)
+
+
+def ended(process: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:
+    out, err = process.communicate(timeout=30)
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_says_one_line_and_ends_cleanly(
+    tmp_path: Path, millstream: CommandLine, number: signal.Signals
+) -> None:
+    data = tmp_path / "data"
+    with serving(data) as (process, port):
+        millstream("produce", "kept", "-b", f"127.0.0.1:{port}", given=b"a\nb\n")
+        with socket.create_connection(("127.0.0.1", port)):
+            process.send_signal(number)
+            assert ended(process) == (0, b"", b"")
+    assert (data / ".kafka_cleanshutdown").exists()
+    with serving(data) as (_, port):
+        assert millstream("consume", "kept", "--exit", "-f", "%v", "-b", f"127.0.0.1:{port}").text == "ab"
+
+
+def test_options_win_over_the_file(tmp_path: Path, millstream: CommandLine) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("# Kafka's own format\nnum.partitions=3\nlog.retention.hours=5\n")
+    with serving(tmp_path / "data", "--config", str(file), "-o", "num.partitions=2") as (_, port):
+        bootstrap = f"127.0.0.1:{port}"
+        millstream("produce", "auto", "-b", bootstrap, given=b"x\n")
+        (topic,) = millstream("topic", "list", "--json", "-b", bootstrap).json
+        assert topic["partitions"] == 2
+        (retention,) = millstream("topic", "config", "auto", "retention.ms", "--json", "-b", bootstrap).json
+        assert (retention["value"], retention["source"]) == ("18000000", "static broker")
+
+
+def test_a_port_in_use(tmp_path: Path) -> None:
+    with serving(tmp_path / "one") as (_, port):
+        code, out, err = ended(
+            start("serve", "--listen", f"127.0.0.1:{port}", "--data", str(tmp_path / "two"))
+        )
+    assert (code, out) == (1, b"")
+    assert f"127.0.0.1:{port} is in use by another program" in err.decode()
+    assert "--listen" in err.decode()
+    assert b"Traceback" not in err
+
+
+def test_a_folder_in_use(tmp_path: Path) -> None:
+    with serving(tmp_path / "one"):
+        code, out, err = ended(
+            start("serve", "--listen", f"127.0.0.1:{free_port()}", "--data", str(tmp_path / "one"))
+        )
+    assert (code, out) == (1, b"")
+    assert str(tmp_path / "one") in err.decode()
+    assert "--data DIR" in err.decode()
+    assert b"Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "reason"),
+    [
+        (["-o", "num.partitons=2"], 1, "num.partitions"),
+        (["-o", "num.partitions=two"], 1, "num.partitions"),
+        (["-o", "num.partitions"], 2, "-o key=value"),
+        (["--listen", "localhost:port"], 2, "write HOST:PORT"),
+        (["--config", "no-such-file"], 2, "no-such-file"),
+        (["--listen", "192.0.2.1:9092"], 1, "not an address of this machine"),
+        (["--data", "/dev/null/data"], 1, "--data"),
+    ],
+)
+def test_what_cannot_be_served(tmp_path: Path, words: list[str], code: int, reason: str) -> None:
+    ending, out, err = ended(start("serve", *words, cwd=tmp_path))
+    assert (ending, out) == (code, b"")
+    assert reason in err.decode()
+    assert b"Traceback" not in err
+
+
+def test_help_is_quick_and_imports_no_command() -> None:
+    """A person waits for it; a broker's start pays for nothing that it does not need."""
+    started = time.process_time()
+    code = (
+        "import sys\n"
+        "from millstream.cli.main import run\n"
+        "assert run(['--help']) == 0\n"
+        "heavy = {'asyncio', 'rich', 'uvloop', 'msgspec', 'millstream.client', 'millstream.broker'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert all(name in done.stdout for name in COMMANDS)
+    assert time.process_time() - started < 1
+
+
+def test_serving_imports_nothing_that_it_does_not_need() -> None:
+    code = (
+        "import sys\n"
+        "import millstream.cli.serve, millstream.broker.server\n"
+        "unneeded = {'rich', 'prometheus_client', 'millstream.client', 'millstream.testing'}\n"
+        "assert not unneeded & set(sys.modules), unneeded & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("words", [[name] for name in COMMANDS] + [["topic", "create"], ["log", "dump"]])
+def test_every_command_has_help_with_examples(millstream: CommandLine, words: list[str]) -> None:
+    text = millstream(*words, "--help").text
+    assert text.startswith(f"Usage: millstream {' '.join(words)}")
+    assert "Examples:" in text or "Commands:" in text
+    assert millstream(*words, "-h").text == text
+
+
+def test_version() -> None:
+    done = subprocess.run([*COMMAND, "--version"], capture_output=True, text=True, timeout=60)
+    from millstream.client.connection import SOFTWARE_VERSION
+
+    assert (done.returncode, done.stdout) == (0, f"millstream {SOFTWARE_VERSION}\n"), done.stderr
