@@ -33,6 +33,8 @@ OTHER_DEFAULTS = {
     "node.id": "one command starts a broker",
     "process.roles": "a process is a broker",
     "queued.max.request.bytes": "memory is bounded from the start",
+    "socket.receive.buffer.bytes": "the system sizes buffers by what a connection needs",
+    "socket.send.buffer.bytes": "the system sizes buffers by what a connection needs",
 }
 OURS = {
     "allow.everyone.if.no.acl.found",  # of Kafka's authorizer, not of its broker

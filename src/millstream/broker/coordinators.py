@@ -79,13 +79,13 @@ class Coordinators:
     def _new_topic(self, name: str) -> NewTopic:
         config = self._broker.config
         prefix = "offsets.topic" if name == GROUPS_TOPIC else "transaction.state.log"
+        factor = min(config[f"{prefix}.replication.factor"], len(self._broker.metadata.brokers))
         configs = {
             "cleanup.policy": "compact",
             "compression.type": "producer",
             "segment.bytes": str(config[f"{prefix}.segment.bytes"]),
         }
         if name == TRANSACTIONS_TOPIC:
-            configs["min.insync.replicas"] = str(config["transaction.state.log.min.isr"])
+            configs["min.insync.replicas"] = str(min(config["transaction.state.log.min.isr"], factor))
             configs["unclean.leader.election.enable"] = "false"
-        factor = min(config[f"{prefix}.replication.factor"], len(self._broker.metadata.brokers))
         return NewTopic(name, config[f"{prefix}.num.partitions"], factor, {}, configs)

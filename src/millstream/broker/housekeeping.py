@@ -29,6 +29,16 @@ class Housekeeping:
         background.every(
             "checkpointing", lambda: config["log.flush.offset.checkpoint.interval.ms"], self.checkpoint
         )
+        background.every(
+            "saving start offsets",
+            lambda: config["log.flush.start.offset.checkpoint.interval.ms"],
+            self.checkpoint_starts,
+        )
+        background.every(
+            "saving high watermarks",
+            lambda: config["replica.high.watermark.checkpoint.interval.ms"],
+            self.checkpoint_watermarks,
+        )
         background.every("removing deleted files", lambda: 1000, self.remove_deleted)
 
     def _flush_interval_ms(self) -> int:
@@ -49,9 +59,19 @@ class Housekeeping:
                 partition.start_flush()
 
     async def checkpoint(self) -> None:
-        """Write down how far recovery may trust each log, and what is committed, in a thread."""
+        """Write down how far recovery may trust each log, in a thread."""
+        await asyncio.get_running_loop().run_in_executor(None, self._broker.store.checkpoint)
+
+    async def checkpoint_starts(self) -> None:
+        """Write down where the logs start."""
+        store = self._broker.store
+        await asyncio.get_running_loop().run_in_executor(None, store.checkpoint_start_offsets)
+
+    async def checkpoint_watermarks(self) -> None:
+        """Write down what is committed."""
         watermarks = {partition.name: partition.high_watermark for partition in self._broker.replicas}
-        await asyncio.get_running_loop().run_in_executor(None, self._broker.store.checkpoint, watermarks)
+        store = self._broker.store
+        await asyncio.get_running_loop().run_in_executor(None, store.checkpoint_high_watermarks, watermarks)
 
     async def remove_deleted(self) -> None:
         """Remove what was deleted longer than file.delete.delay.ms ago."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from random import Random, SystemRandom
 from uuid import UUID
@@ -31,6 +31,7 @@ from millstream.metrics import Metrics
 from millstream.model import encode_uuid
 from millstream.net.listener import Limits, Listener
 from millstream.protocol.messages import ApiVersionsResponse
+from millstream.registry.choice import make_registry
 from millstream.registry.contract import NodeExists, NoNode, Registry
 from millstream.storage.disk import Disk
 from millstream.storage.os_disk import OsDisk
@@ -59,7 +60,9 @@ class Broker:
         self.random = random or SystemRandom()
         self.disk = disk or OsDisk(max_open_files=config["max.open.files"])
         self.metrics = Metrics()
-        self.registry = registry or _registry(config)
+        self.registry = registry or make_registry(
+            config["registry"], config.log_dirs[0], config["registry.session.timeout.ms"], self.clock
+        )
         self.router = Router(self, handlers.MODULES)
         self.api_keys = [
             ApiVersionsResponse.ApiVersion(
@@ -207,6 +210,9 @@ class Broker:
             max_request_bytes=config["socket.request.max.bytes"],
             max_connections=config["max.connections"],
             max_connections_per_ip=config["max.connections.per.ip"],
+            other_limits_by_ip=_limits_by_ip(config["max.connections.per.ip.overrides"]),
+            send_buffer_bytes=config["socket.send.buffer.bytes"],
+            receive_buffer_bytes=config["socket.receive.buffer.bytes"],
             max_idle_seconds=_or_never(config["connections.max.idle.ms"]) / 1000,
             max_buffered_bytes=_or_never(config["queued.max.request.bytes"]),
             backlog=config["socket.listen.backlog.size"],
@@ -289,20 +295,16 @@ class Broker:
         return sizes
 
 
+def _limits_by_ip(text: str) -> dict[str, int]:
+    """The limits in a text such as 10.0.0.7:20,10.0.0.8:50; host names are looked up once."""
+    limits: dict[str, int] = {}
+    for pair in filter(None, map(str.strip, text.split(","))):
+        host, _, limit = pair.rpartition(":")
+        for found in socket.getaddrinfo(host.strip("[]"), None, proto=socket.IPPROTO_TCP):
+            limits[str(found[4][0])] = int(limit)
+    return limits
+
+
 def _or_never(limit: int) -> int:
     """A limit that a negative number switches off."""
     return limit if limit >= 0 else MAX_LONG
-
-
-def _registry(config: BrokerConfig) -> Registry:
-    kind = config["registry"]
-    if kind == "memory":
-        from millstream.registry.memory import MemoryRegistry, MemoryTree
-
-        return MemoryRegistry(MemoryTree(), config["registry.session.timeout.ms"])
-    if kind == "sqlite" or kind.startswith("sqlite:"):
-        from millstream.registry.sqlite import SqliteRegistry
-
-        folder = kind.partition(":")[2] or os.path.join(config.log_dirs[0], "registry")
-        return SqliteRegistry(folder, config["registry.session.timeout.ms"])
-    raise NotImplementedError(f"registry={kind}")

@@ -42,8 +42,8 @@ class Replicas:
         """Told of each partition that this broker leads no more."""
 
     def __iter__(self) -> Iterator[Partition]:
-        for partitions in self._topics.values():
-            yield from partitions.values()
+        for partitions in list(self._topics.values()):
+            yield from list(partitions.values())
 
     def __len__(self) -> int:
         return sum(map(len, self._topics.values()))

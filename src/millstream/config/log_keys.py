@@ -401,6 +401,7 @@ LOG_KEYS = (
         "How many threads per log folder recover logs after an unclean stop.",
         at_least(1),
         "cluster-wide",
+        idle="logs are recovered one after the other",
     ),
     ConfigKey(
         "unclean.leader.election.enable",

@@ -155,6 +155,7 @@ NETWORK_KEYS = (
         500,
         "How many requests may wait before the broker stops reading from connections.",
         at_least(1),
+        idle="requests wait in their connections, which are bounded one by one",
     ),
     ConfigKey(
         "request.timeout.ms",
@@ -187,7 +188,7 @@ NETWORK_KEYS = (
     ConfigKey(
         "socket.receive.buffer.bytes",
         "int",
-        100 * 1024,
+        -1,
         "The size of a connection's receive buffer in the operating system; -1 leaves it to the system.",
         Range(1, also=-1),
     ),
@@ -201,7 +202,7 @@ NETWORK_KEYS = (
     ConfigKey(
         "socket.send.buffer.bytes",
         "int",
-        100 * 1024,
+        -1,
         "The size of a connection's send buffer in the operating system; -1 leaves it to the system.",
         Range(1, also=-1),
     ),

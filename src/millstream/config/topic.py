@@ -257,6 +257,7 @@ _KEYS = (
         "Reserve the whole size of a segment's file on the disk when the segment is created.",
         None,
         Synonym("log.preallocate"),
+        idle="files grow as they are written",
     ),
     _key(
         "remote.log.copy.disable",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from millstream.clock import Clock
 from millstream.metrics import Counter as CounterMetric
@@ -27,9 +28,13 @@ class Limits:
     max_request_bytes: int = 104_857_600
     max_connections: int = 2_147_483_647
     max_connections_per_ip: int = 2_147_483_647
+    other_limits_by_ip: Mapping[str, int] = field(default_factory=dict)
     max_idle_seconds: float = 600.0
     max_buffered_bytes: int = 1 << 30
     backlog: int = 511
+    send_buffer_bytes: int = -1
+    receive_buffer_bytes: int = -1
+    """The system's buffers of a connection; -1 leaves them to the system."""
 
 
 class Listener:
@@ -98,10 +103,12 @@ class Listener:
         if (
             self._is_stopping
             or len(self.connections) >= limits.max_connections
-            or self._per_ip[connection.peer] >= limits.max_connections_per_ip
+            or self._per_ip[connection.peer]
+            >= limits.other_limits_by_ip.get(connection.peer, limits.max_connections_per_ip)
         ):
             self.refused.value += 1
             return False
+        self._size_buffers(connection)
         self.connections.add(connection)
         self._per_ip[connection.peer] += 1
         return True
@@ -126,6 +133,14 @@ class Listener:
             self._waiting.append(connection)
 
     # Inside
+
+    def _size_buffers(self, connection: Connection) -> None:
+        for option, size in (
+            (socket.SO_SNDBUF, self.limits.send_buffer_bytes),
+            (socket.SO_RCVBUF, self.limits.receive_buffer_bytes),
+        ):
+            if size >= 0:
+                connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, option, size)
 
     def _sweep(self) -> None:
         """Close what has been idle for too long, and take large buffers back from what is idle now."""

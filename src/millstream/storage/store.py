@@ -198,8 +198,8 @@ class Store:
 
     # Keeping
 
-    def checkpoint(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
-        """Flush finished segments, and write down recovery points, starts, and high watermarks if given."""
+    def checkpoint(self) -> None:
+        """Flush finished segments, and write down recovery points and starts."""
         for folder in self.dirs:
             if folder.has_failed:
                 continue
@@ -209,19 +209,22 @@ class Store:
                     if one.failure is None:
                         one.flush(rolled_only=True)
                 self._write_checkpoints(folder, logs)
-                if high_watermarks is not None:
-                    folder.write_offsets(
-                        checkpoints.HIGH_WATERMARKS,
-                        {
-                            one.partition: high_watermarks[one.partition]
-                            for one in logs
-                            if one.partition in high_watermarks
-                        },
-                    )
             except OSError as error:
                 self._dir_failed(folder, error)
             except KafkaStorageError as error:
                 log.error("checkpointing %s: %s", folder.path, error)
+
+    def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Write down what is committed."""
+        for folder in self.dirs:
+            if folder.has_failed:
+                continue
+            names_here = [one.partition for one in self._logs_of(folder)]
+            known = {name: high_watermarks[name] for name in names_here if name in high_watermarks}
+            try:
+                folder.write_offsets(checkpoints.HIGH_WATERMARKS, known)
+            except OSError as error:
+                self._dir_failed(folder, error)
 
     def checkpoint_start_offsets(self) -> None:
         """Write down where the logs start, so that deleted records stay deleted."""
