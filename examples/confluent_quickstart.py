@@ -1,0 +1,50 @@
+"""Write and read with confluent-kafka (librdkafka).
+
+millstream serve &
+python examples/confluent_quickstart.py [localhost:9092]
+"""
+
+from __future__ import annotations
+
+import sys
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "localhost:9092"
+TOPIC = "confluent-quickstart"
+COUNT = 10
+
+
+def create() -> None:
+    admin = AdminClient({"bootstrap.servers": BOOTSTRAP})
+    if TOPIC not in admin.list_topics(timeout=10).topics:
+        for created in admin.create_topics([NewTopic(TOPIC, num_partitions=2)]).values():
+            created.result(10)
+
+
+def write() -> None:
+    producer = Producer({"bootstrap.servers": BOOTSTRAP, "enable.idempotence": True})
+    for number in range(COUNT):
+        producer.produce(TOPIC, key=f"key-{number}", value=f"hello {number}")
+    unsent = producer.flush(10)
+    print(f"wrote {COUNT - unsent} records")
+
+
+def read() -> None:
+    consumer = Consumer({"bootstrap.servers": BOOTSTRAP, "group.id": "quickstart"})
+    consumer.assign([TopicPartition(TOPIC, partition, OFFSET_BEGINNING) for partition in (0, 1)])
+    for _ in range(COUNT):
+        message = consumer.poll(10)
+        if message is None:
+            sys.exit("no record came in 10 seconds")
+        print(
+            f"{message.partition()}:{message.offset()} {message.key().decode()} = {message.value().decode()}"
+        )
+    consumer.close()
+
+
+if __name__ == "__main__":
+    create()
+    write()
+    read()
