@@ -20,7 +20,7 @@ from bench.results import Run
 from bench.runner import run_workload
 from bench.subjects import APACHE_KAFKA, MILLSTREAM, Subject
 from bench.workload import Scale
-from bench.workloads import all_workloads
+from bench.workloads import chosen_workloads
 
 RESULTS = REPOSITORY / "bench" / "results"
 
@@ -38,8 +38,10 @@ def _subjects(names: str, folder: Path) -> list[Subject]:
 @click.option(
     "--only", multiple=True, metavar="NAME", help="Only workloads whose name contains NAME (repeatable)."
 )
-@click.option("--quick", is_flag=True, help="Smaller loads and fewer rounds: some four minutes.")
-@click.option("--rounds", type=click.IntRange(1), help="Measurements of each workload (default 5, quick 3).")
+@click.option(
+    "--quick", is_flag=True, help="A row of each kind, smaller loads, two rounds: some four minutes."
+)
+@click.option("--rounds", type=click.IntRange(1), help="Measurements of each workload (default 5, quick 2).")
 @click.option("--factor", type=float, default=1.0, help="Multiplies the size of every load.")
 @click.option("--backlog-gb", type=float, help="Size of the cold backlog (default 10, quick 0.5).")
 @click.option(
@@ -66,9 +68,7 @@ def main(
 ) -> None:
     """Benchmark Millstream beside Apache Kafka on this machine."""
     console = Console(width=None if sys.stdout.isatty() else 130)
-    workloads = [
-        workload for workload in all_workloads() if not only or any(part in workload.name for part in only)
-    ]
+    workloads = chosen_workloads(only, is_quick=quick)
     if is_list:
         for workload in workloads:
             console.print(f"{workload.name:32} {workload.title}", highlight=False)
@@ -80,7 +80,7 @@ def main(
     except KafkaUnavailable as error:
         raise click.ClickException(str(error)) from error
     scale = Scale(quick, factor, backlog_gb if backlog_gb is not None else (0.5 if quick else 10.0))
-    repeated = rounds or (3 if quick else 5)
+    repeated = rounds or (2 if quick else 5)
     root = data or REPOSITORY / ".cache" / "bench"
     root.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="run-", dir=root))

@@ -11,7 +11,7 @@ from bench.results import Row
 from bench.subjects import Subject
 from bench.workload import Scale, Skipped, Workload
 
-PAUSE_SECONDS = 0.3
+PAUSE_SECONDS = 0.2
 """Between measurements, for the other broker's garbage collection and deleted files to end."""
 
 

@@ -45,6 +45,12 @@ class Scale:
     def count(self, *, quick: float, full: float) -> int:
         return max(1, int((quick if self.is_quick else full) * self.factor))
 
+    def of(self, quick_and_full: tuple[float, float]) -> float:
+        return quick_and_full[0 if self.is_quick else 1]
+
+    def of(self, quick_and_full: tuple[float, float]) -> float:
+        return quick_and_full[0 if self.is_quick else 1]
+
     def warm_up(self) -> Scale:
         return Scale(self.is_quick, self.factor / 2, self.backlog_gb)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bench.workload import Workload
 from bench.workloads.fetch import LargeLog, RawFetch
 from bench.workloads.interference import ColdBacklog, Compaction
@@ -11,6 +13,28 @@ from bench.workloads.partitions import ManyPartitions
 from bench.workloads.replay import Replay
 from bench.workloads.requests import GroupCommit, OneRecordRequests
 from bench.workloads.start import Memory, StartToFirstAck
+
+FULL_ONLY = {
+    "produce-100B-acks_all-1p",
+    "produce-100B-acks_1-12p",
+    "produce-1KB-acks_1-12p",
+    "produce-1KB-acks_all-1p",
+    "produce-1KB-acks_1-12p-lz4",
+    "consume-100B-12p",
+    "consume-1KB-1p",
+    "consume-1KB-12p-lz4",
+    "java-produce-100B",
+    "requests-depth_1-64c",
+    "group_commit-1c_x_1",
+}
+"""Left out of a quick run, which has a row of each kind."""
+
+
+def chosen_workloads(parts: Sequence[str], *, is_quick: bool) -> list[Workload]:
+    """Those with one of the parts in their name; without parts all, or the quick run's."""
+    if parts:
+        return [workload for workload in all_workloads() if any(part in workload.name for part in parts)]
+    return [workload for workload in all_workloads() if not (is_quick and workload.name in FULL_ONLY)]
 
 
 def all_workloads() -> list[Workload]:

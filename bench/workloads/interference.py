@@ -22,8 +22,9 @@ from bench.workload import Metric, Scale, Workload, topic_on
 from bench.workloads.librdkafka import fill
 
 RATE = 500
-CALM_SECONDS = (4, 15)
-LONGEST_SECONDS = 240
+CALM_SECONDS = (3, 15)
+LONGEST_SECONDS = (45, 300)
+"""Of a quick run and of a full one."""
 SETTLE_SECONDS = 1.0
 
 LATENCY_METRICS = (
@@ -51,7 +52,7 @@ class _Interference(Workload):
 
     def _calm(self, broker: Broker, topic: str, scale: Scale) -> Answered:
         self._produce(broker, topic, 2)
-        return self._produce(broker, topic, CALM_SECONDS[0 if scale.is_quick else 1])
+        return self._produce(broker, topic, scale.of(CALM_SECONDS))
 
 
 def _report(calm: Answered, busy: Answered) -> dict[str, float]:
@@ -116,7 +117,7 @@ class ColdBacklog(_Interference):
             read_before = device_bytes_read(broker.pid)
             reader.start()
             try:
-                busy = self._produce(broker, topic, LONGEST_SECONDS, lambda: not reader.is_alive())
+                busy = self._produce(broker, topic, scale.of(LONGEST_SECONDS), lambda: not reader.is_alive())
                 rate = results.get(timeout=5)
             finally:
                 if reader.is_alive():
@@ -158,9 +159,9 @@ class Compaction(_Interference):
                     ended = time.perf_counter()
                 return bool(ended)
 
-            busy = self._produce(broker, topic, LONGEST_SECONDS, is_done)
+            busy = self._produce(broker, topic, scale.of(LONGEST_SECONDS), is_done)
             if not ended:
-                raise RuntimeError(f"no compaction within {LONGEST_SECONDS} s")
+                raise RuntimeError(f"no compaction within {scale.of(LONGEST_SECONDS)} s")
             return {**_report(calm, busy), "compaction s": ended - started}
 
 

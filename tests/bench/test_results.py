@@ -13,7 +13,7 @@ from bench.results import Row, Run
 from bench.runner import run_workload
 from bench.subjects import APACHE_KAFKA, MILLSTREAM, Subject
 from bench.workload import MB_PER_SECOND, P99, Metric, Scale, Skipped, Workload
-from bench.workloads import all_workloads
+from bench.workloads import FULL_ONLY, all_workloads, chosen_workloads
 from rich.console import Console
 
 LABELS = ("millstream", "apache-kafka")
@@ -67,6 +67,20 @@ def test_every_bar_has_a_workload_that_measures_it() -> None:
     assert [bar.title for bar in BARS if not is_measured(bar)] == []
     names = [workload.name for workload in all_workloads()]
     assert len(names) == len(set(names))
+
+
+def test_a_quick_run_judges_every_bar_too() -> None:
+    quick = chosen_workloads((), is_quick=True)
+    assert len(quick) == len(all_workloads()) - len(FULL_ONLY)
+    rows = [
+        Row(workload.name, workload.title, metric, LABELS)
+        for workload in quick
+        for metric in workload.metrics
+    ]
+    assert all(any(bar.covers(one) for one in rows) for bar in BARS)
+    assert [workload.name for workload in chosen_workloads(["depth_64"], is_quick=True)] == [
+        "requests-depth_64"
+    ]
 
 
 def make_run() -> Run:
