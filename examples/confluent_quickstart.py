@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "localhost:9092"
@@ -18,9 +18,12 @@ COUNT = 10
 
 def create() -> None:
     admin = AdminClient({"bootstrap.servers": BOOTSTRAP})
-    if TOPIC not in admin.list_topics(timeout=10).topics:
-        for created in admin.create_topics([NewTopic(TOPIC, num_partitions=2)]).values():
+    for created in admin.create_topics([NewTopic(TOPIC, num_partitions=2)]).values():
+        try:
             created.result(10)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
 
 
 def write() -> None:
@@ -38,9 +41,8 @@ def read() -> None:
         message = consumer.poll(10)
         if message is None:
             sys.exit("no record came in 10 seconds")
-        print(
-            f"{message.partition()}:{message.offset()} {message.key().decode()} = {message.value().decode()}"
-        )
+        place = f"{message.partition()}:{message.offset()}"
+        print(f"{place} {message.key().decode()} = {message.value().decode()}")
     consumer.close()
 
 

@@ -114,9 +114,7 @@ def main() -> None:
     with Broker() as broker:
         broker.create_topic(TOPIC, PARTITIONS)
         ready_ms = (time.perf_counter() - started) * 1000
-        console.print(
-            f"A broker on {broker.bootstrap} with topic [bold]{TOPIC}[/bold] after {ready_ms:.0f} ms."
-        )
+        console.print(f"A broker on {broker.bootstrap}, with a topic called {TOPIC}, in {ready_ms:.0f} ms.")
         console.print("Any Kafka client can talk to it. This program writes orders and adds them up:")
         sales, write_s, read_s = asyncio.run(stream(broker.bootstrap))
         show(console, sales)
