@@ -44,7 +44,8 @@ class Listener:
         self.service = service
         self.limits = limits
         self.max_request_bytes = limits.max_request_bytes
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}
+        """As a set that keeps its order, so that a simulation repeats itself."""
         self.buffered_bytes = 0
         self.unsent_bytes = 0
         self.protocol_errors = CounterMetric()
@@ -109,7 +110,7 @@ class Listener:
             self.refused.value += 1
             return False
         self._size_buffers(connection)
-        self.connections.add(connection)
+        self.connections[connection] = None
         self._per_ip[connection.peer] += 1
         return True
 
@@ -117,7 +118,7 @@ class Listener:
         """The connection is gone."""
         if connection not in self.connections:
             return
-        self.connections.remove(connection)
+        del self.connections[connection]
         self._idle_since.pop(connection, None)
         self._per_ip[connection.peer] -= 1
         if not self._per_ip[connection.peer]:
