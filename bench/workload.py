@@ -48,9 +48,6 @@ class Scale:
     def of(self, quick_and_full: tuple[float, float]) -> float:
         return quick_and_full[0 if self.is_quick else 1]
 
-    def of(self, quick_and_full: tuple[float, float]) -> float:
-        return quick_and_full[0 if self.is_quick else 1]
-
     def warm_up(self) -> Scale:
         return Scale(self.is_quick, self.factor / 2, self.backlog_gb)
 
