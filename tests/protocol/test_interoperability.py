@@ -256,7 +256,7 @@ def test_batches_of_librdkafka_are_read(records: Records, librdkafka: Librdkafka
     librdkafka.owner.list_topics(topic, timeout=20)
     address = ":".join(map(str, librdkafka.address))
     producer = Producer(
-        {"bootstrap.servers": address, "compression.type": codec.name.lower(), "linger.ms": 200}
+        {"bootstrap.servers": address, "compression.type": codec.name.lower(), "linger.ms": 500}
     )
     made = sample()
     for record in made:
@@ -270,10 +270,11 @@ def test_batches_of_librdkafka_are_read(records: Records, librdkafka: Librdkafka
         )
     assert producer.flush(20) == 0
     seen: list[Any] = []
+    codecs = set()
     while len(seen) < len(made):
         data = librdkafka.stored(topic, len(seen))
         header = read_header(data)
-        assert header.codec == codec
+        codecs.add(header.codec)
         single = bytearray(data[: header.size])
         single[:8] = bytes(8)
         rules = records.validation.ProduceRules(is_compacted=False)
@@ -282,6 +283,7 @@ def test_batches_of_librdkafka_are_read(records: Records, librdkafka: Librdkafka
             == header.count
         )
         seen += records.batch.decode_records(data, from_offset=len(seen))
+    assert codec in codecs  # beside it, a batch too small to gain anything is sent as it is
     assert [(r.value, r.key, r.headers, r.timestamp, r.offset) for r in seen] == [
         (r.value, r.key, r.headers, r.timestamp, r.offset) for r in made
     ]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from millstream.protocol.header import (
     HEADER_SIZE,
     REASONS,
     TRUNCATED,
+    BatchHeader,
 )
 from tests.protocol.kernels import KINDS, Records, records_over
 
@@ -190,7 +192,7 @@ def test_records_cut_off_at_every_byte(records: Records) -> None:
 def outcomes(records: Records, payload: bytes, count: int) -> list[Any]:
     """Everything the kernel says about these bytes, in a form that two kernels can be compared by."""
     kernel = records.kernel
-    header = kernel.BatchHeader(count=count, base_offset=5, base_timestamp=NOW_MS)
+    header = BatchHeader(count=count, base_offset=5, base_timestamp=NOW_MS)
     found: list[Any] = []
     error = kernel.append_records(found, payload, header, 6, 0)
     measured = kernel.measure_records(payload, header, 0, 6)
@@ -329,7 +331,22 @@ def test_empty_input_is_not_read(kind: str) -> None:
     assert kernel.encode_records([], 0) == b""
     assert kernel.murmur2(b"") == 275646681
     found: list[Any] = []
-    assert kernel.append_records(found, b"", kernel.BatchHeader(count=3), 0, 0) == BAD_COUNT
+    assert kernel.append_records(found, b"", BatchHeader(count=3), 0, 0) == BAD_COUNT
+
+
+@pytest.mark.parametrize("start", [-1, 4, 2**62])
+def test_a_start_outside_the_payload_is_refused(records: Records, start: int) -> None:
+    kernel, header = records.kernel, BatchHeader(count=1)
+    asked: list[Callable[[], object]] = [
+        lambda: kernel.validate_records(b"abc", 1, 0, start),
+        lambda: kernel.keyless_records(b"abc", start, 1),
+        lambda: kernel.mistimed_records(b"abc", start, 1, 0, 0, 0),
+        lambda: kernel.append_records([], b"abc", header, 0, start),
+        lambda: kernel.measure_records(b"abc", header, start, 0),
+    ]
+    for ask in asked:
+        with pytest.raises(ValueError, match="not within 3 bytes"):
+            ask()
 
 
 def test_the_encoder_writes_what_the_format_says(records: Records) -> None:

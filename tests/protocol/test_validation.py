@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import cramjam
@@ -368,3 +369,15 @@ def test_large_compressed_batches_go_to_a_thread(records: Records) -> None:
     assert not needs_thread(memoryview(small))
     assert not needs_thread(memoryview(patched(large, 21, ">h", 0)))
     assert not needs_thread(b"")
+
+
+def test_many_threads_at_once(records: Records) -> None:
+    """Batches over 256 KB are walked without the interpreter's lock."""
+    made = [records.kernel.Record(b"v" * 50, b"k%d" % i, (("h", b"1"),), NOW_MS + i) for i in range(5000)]
+    sent = [bytes(records.batch.encode_batch(made, codec=codec)) for codec in CODECS] * 4
+    with ThreadPoolExecutor(4) as threads:
+        checked = list(threads.map(lambda data: check(records, data, compression_type="lz4"), sent))
+        columns = list(threads.map(records.batch.decode_columns, sent))
+    assert {(c.header.codec, c.header.count, c.max_timestamp_delta) for c in checked} == {(3, 5000, 4999)}
+    assert len({bytes(c.data) for c in checked}) == 1
+    assert {bytes(c.keys.data) for c in columns} == {b"".join(record.key for record in made)}

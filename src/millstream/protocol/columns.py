@@ -97,20 +97,22 @@ def decode_columns(
     next_offset = -1
     for header, position in readable_batches(view, from_offset, aborted, False, verify_crc):
         payload, start = payload_of(view, header, position, limit_bytes)
-        error, *sizes = measure_records(payload, header, start, from_offset)
+        error, more_rows, more_key_bytes, more_null_keys, more_value_bytes, more_null_values, more_headers = (
+            measure_records(payload, header, start, from_offset)
+        )
         if error != GOOD:
             raise CorruptMessage(f"the batch at offset {header.base_offset}: {REASONS[error]}")
         more_bytes = len(payload) - start
         if parts and max(key_bytes, value_bytes, other_bytes) + more_bytes > max_column_bytes:
             next_offset = max(from_offset, header.base_offset)
             break
-        rows += sizes[0]
-        key_bytes += sizes[1]
-        null_keys += sizes[2]
-        value_bytes += sizes[3]
-        null_values += sizes[4]
-        header_count += sizes[5]
-        other_bytes += more_bytes - sizes[1] - sizes[3]
+        rows += more_rows
+        key_bytes += more_key_bytes
+        null_keys += more_null_keys
+        value_bytes += more_value_bytes
+        null_values += more_null_values
+        header_count += more_headers
+        other_bytes += more_bytes - more_key_bytes - more_value_bytes
         parts.append((payload, header, start))
     if next_offset < 0:
         next_offset = max(from_offset, scan_batches(view, 0, len(view), False).last_offset + 1)

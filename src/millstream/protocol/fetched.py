@@ -12,6 +12,7 @@ from millstream.protocol.compression import Undecompressable, decompress
 from millstream.protocol.header import (
     BAD_LENGTH,
     BAD_MAGIC,
+    CODEC_MASK,
     CONTROL,
     GOOD,
     HEADER_SIZE,
@@ -62,7 +63,8 @@ def readable_batches(
     waiting = sorted(aborted, key=lambda entry: entry[1], reverse=True) if aborted else []
     aborting: set[int] = set()
     for header, position in whole_batches(buf, verify_crc):
-        while waiting and waiting[-1][1] <= header.last_offset:
+        last_offset = header.base_offset + header.last_offset_delta
+        while waiting and waiting[-1][1] <= last_offset:
             aborting.add(waiting.pop()[0])
         attributes = header.attributes
         if attributes & CONTROL:
@@ -72,7 +74,7 @@ def readable_batches(
                 continue
         elif attributes & TRANSACTIONAL and header.producer_id in aborting:
             continue
-        if header.last_offset >= from_offset and header.count:
+        if last_offset >= from_offset and header.count:
             yield header, position
 
 
@@ -80,10 +82,11 @@ def payload_of(
     buf: memoryview, header: BatchHeader, position: int, limit_bytes: int
 ) -> tuple[memoryview, int]:
     """A buffer and where in it the batch's uncompressed records begin; they reach to its end."""
-    if not header.codec:
+    codec = header.attributes & CODEC_MASK
+    if not codec:
         return buf[: position + header.size], position + HEADER_SIZE
     try:
-        data = decompress(header.codec, buf[position + HEADER_SIZE : position + header.size], limit_bytes)
+        data = decompress(codec, buf[position + HEADER_SIZE : position + header.size], limit_bytes)
     except Undecompressable as error:
         raise CorruptMessage(f"the batch at offset {header.base_offset}: {error}") from error
     return data, 0

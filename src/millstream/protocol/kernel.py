@@ -4,9 +4,10 @@
 """The loops over record batches (format v2), in Cython's pure-Python mode.
 
 The same source runs compiled, where a C compiler was at hand when the package was built, and
-interpreted, where not. kernel.pxd holds the C layout of the classes. Nothing here does I/O or keeps
-state, and no input, however hostile, is read beyond its end: every length is compared with what
-remains before it is used.
+interpreted, where not. kernel.pxd holds the C layout of the classes. It is one long module because the
+loops share small functions that the C compiler inlines, and because it must be compiled as a whole or not
+at all. Nothing here does I/O or keeps state, and no input, however hostile, is read beyond its end: every
+length is compared with what remains before it is used.
 
 A batch, big-endian, its CRC-32C covering everything from the attributes on:
 
@@ -471,39 +472,58 @@ def _walk(
     is_consecutive: cython.bint,
 ) -> cython.int:
     """Pass all records, which must be `count` well-formed ones, and tally those from `from_offset` on."""
-    c.index = 0
-    c.rows = c.key_bytes = c.value_bytes = c.null_keys = c.null_values = c.headers = 0
-    c.min_timestamp = c.max_timestamp = -1
-    c.max_timestamp_index = 0
-    while c.index < count:
+    error: cython.int = _good
+    index: cython.longlong = 0
+    rows: cython.Py_ssize_t = 0
+    key_bytes: cython.Py_ssize_t = 0
+    value_bytes: cython.Py_ssize_t = 0
+    null_keys: cython.Py_ssize_t = 0
+    null_values: cython.Py_ssize_t = 0
+    headers: cython.Py_ssize_t = 0
+    lowest: cython.longlong = -1
+    highest: cython.longlong = -1
+    highest_index: cython.longlong = 0
+    while index < count:
         if c.position >= c.end:
-            return _bad_count
+            error = _bad_count
+            break
         if not _advance(c):
-            return _bad_record
-        if is_consecutive and c.offset_delta != c.index:
-            return _bad_offset_delta
+            error = _bad_record
+            break
+        if is_consecutive and c.offset_delta != index:
+            error = _bad_offset_delta
+            break
         if _sum(base_offset, c.offset_delta) >= from_offset:
             timestamp: cython.longlong = _sum(base_timestamp, c.timestamp_delta)
-            if c.rows == 0:
-                c.min_timestamp = c.max_timestamp = timestamp
-                c.max_timestamp_index = c.index
-            elif timestamp > c.max_timestamp:
-                c.max_timestamp = timestamp
-                c.max_timestamp_index = c.index
-            elif timestamp < c.min_timestamp:
-                c.min_timestamp = timestamp
-            c.rows += 1
-            c.headers += c.header_count
+            if rows == 0 or timestamp > highest:
+                highest = timestamp
+                highest_index = index
+            if rows == 0 or timestamp < lowest:
+                lowest = timestamp
+            rows += 1
+            headers += c.header_count
             if c.key_length < 0:
-                c.null_keys += 1
+                null_keys += 1
             else:
-                c.key_bytes += c.key_length
+                key_bytes += c.key_length
             if c.value_length < 0:
-                c.null_values += 1
+                null_values += 1
             else:
-                c.value_bytes += c.value_length
-        c.index += 1
-    return _good if c.position == c.end else _bad_count
+                value_bytes += c.value_length
+        index += 1
+    if error == _good and c.position != c.end:
+        error = _bad_count
+    c.index = index
+    c.rows = rows
+    c.key_bytes = key_bytes
+    c.value_bytes = value_bytes
+    c.null_keys = null_keys
+    c.null_values = null_values
+    c.headers = headers
+    c.min_timestamp = lowest
+    c.max_timestamp = highest
+    c.max_timestamp_index = highest_index
+    return error
 
 
 def validate_records(
@@ -622,7 +642,8 @@ class ColumnWriter:
 
     The buffers are the caller's and zeroed: int64 offsets and timestamps; for keys and values the
     bytes, int32 offsets into them (one more than rows) and a bitmap whose set bits, lowest first, are
-    the rows that are not null; the same for headers' names and values, with int32 offsets by row.
+    the rows that are not null; the same for headers' names and values, with int32 offsets by row. The
+    records must not change between the two calls.
     """
 
     rows: int
