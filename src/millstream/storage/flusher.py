@@ -59,18 +59,19 @@ class Flusher:
             self._cuts += 1
             self.recovery_point = min(self.recovery_point, end_offset)
 
-    def flush(self, *, rolled_only: bool) -> int:
+    def flush(self, *, rolled_only: bool = False, is_last: bool = False) -> int:
+        """As `Log.flush`; if `is_last`, the active segment's indexes are made durable, too."""
         log = self._log
         with self._flushing:
             cuts = self._cuts
             target = log.segments.active.base_offset if rolled_only else log.end_offset
             segments = log.segments  # after the end offset: they hold all below it
-            if target <= self.recovery_point:
+            if target <= self.recovery_point and not is_last:
                 return self.recovery_point
             names_changed = self._names_changed
             try:
                 for segment in segments.unflushed(target):
-                    self._sync_segment(segment, is_active=segment is segments.active)
+                    self._sync_segment(segment, is_active=segment is segments.active and not is_last)
                 self._sync_names(names_changed, is_changed=self._sync_epochs())
             except OSError as error:
                 if log.is_closed:  # and its folder perhaps renamed: no fault of the disk

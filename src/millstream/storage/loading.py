@@ -155,6 +155,8 @@ def _recover(
         rebuilt = rebuild_segment(
             segment, config.index_interval_bytes, epochs, producers, recovery_point, upper_offset
         )
+        if gone:
+            segment.spill()
         if rebuilt.is_cut and gone:
             log.warning("%s: the %d segments after the torn one go", folder, len(gone))
             segments = segments.replaced(gone, ())
@@ -178,6 +180,7 @@ def _rebuild_lost_indexes(segments: Iterable[Segment], found: set[str], index_in
             if name not in found:
                 log.warning("%s has no index: it is built again", segment.path)
                 rebuild_segment(segment, index_interval_bytes, Epochs(), None, _NO_END, _NO_END)
+                segment.spill()
 
 
 def _load_epochs(disk: Disk, folder: str, found: set[str]) -> Epochs:

@@ -467,13 +467,14 @@ class Log:
             segment.close()
 
     def _write_down(self) -> None:
-        """Leave nothing that only memory knows. Nothing to do for a log that was not written to."""
+        """Leave nothing that only memory knows. Nothing to do for a log that has not changed."""
         active = self.segments.active
-        if active.is_appendable and active.size:
+        is_changed = active.size > 0 and (not active.is_spilled or self.recovery_point < self.end_offset)
+        if is_changed:
             active.spill()
-            active.fsync(with_indexes=True)
+            self._flusher.name_changed()
         has_snapshots = self.snapshots or len(self.producers) or len(self.segments) > 1
         if has_snapshots and self.end_offset not in self.snapshots:
             self.take_snapshot(self.end_offset)
             self._flusher.name_changed()
-        self.flush()
+        self._flusher.flush(is_last=is_changed)

@@ -32,6 +32,7 @@ _LENGTH_AT: Final = 8
 _LENGTH_END: Final = 12
 _MAGIC_AT: Final = 16
 _OFFSET: Final = Struct(">q")
+_SMALL_BYTES: Final = 1 << 16
 _SEARCH_BYTES: Final = 16 << 20
 
 
@@ -110,7 +111,7 @@ def find_end_offset(segment: Segment) -> int | None:
     """The offset after a segment's last batch, by its index and headers alone; None if they do not fit."""
     if segment.size == 0:
         return segment.base_offset
-    entry = segment.index.last()
+    entry = segment.index.last() if segment.size > _SMALL_BYTES else None
     position = entry[1] if entry else 0
     next_offset = end = -1
     for chunk in good_chunks(segment, position, segment.base_offset, verify_crc=False):
@@ -169,7 +170,6 @@ def rebuild_segment(
         log.warning("%s: cut off %d torn bytes at %d", segment.path, segment.size - position, position)
         segment.shorten(position)
         segment.open().truncate(position)
-    segment.spill()
     return Rebuilt(next_offset, is_bad and not is_damaged, is_damaged)
 
 

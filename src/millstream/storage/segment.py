@@ -212,6 +212,11 @@ class Segment:
         self._unindexed_bytes = unindexed_bytes
         self._first_timestamp = None
 
+    @property
+    def is_spilled(self) -> bool:
+        """Whether the indexes' files hold all that is known, as they do before the first append."""
+        return not self.is_appendable and self.index.is_spilled and self.time_index.is_spilled
+
     def spill(self) -> None:
         """Write the indexes' waiting entries, with the largest timestamp as the last one."""
         self.add_time_entry()

@@ -114,8 +114,15 @@ class SparseIndex:
 
     def clear(self) -> None:
         """Drop all entries, in memory and in the file."""
-        self._created().truncate(0)
+        stored, _ = self._state or self._load()
         self._state = (0, [])
+        if stored:
+            self._created().truncate(0)
+
+    @property
+    def is_spilled(self) -> bool:
+        """Whether no entry waits in memory."""
+        return self._state is None or not self._state[1]
 
     def spill(self) -> None:
         """Write the waiting entries to the file, which comes to exist even if there are none."""
