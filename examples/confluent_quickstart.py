@@ -35,7 +35,9 @@ def write() -> None:
 
 
 def read() -> None:
-    consumer = Consumer({"bootstrap.servers": BOOTSTRAP, "group.id": "quickstart"})
+    consumer = Consumer(
+        {"bootstrap.servers": BOOTSTRAP, "group.id": "quickstart", "enable.auto.commit": False}
+    )
     consumer.assign([TopicPartition(TOPIC, partition, OFFSET_BEGINNING) for partition in (0, 1)])
     for _ in range(COUNT):
         message = consumer.poll(10)

@@ -18,7 +18,8 @@ def test_an_order_reaches_the_ledger(millstream_broker: Broker, millstream_topic
     producer.produce(topic, b"order 1")
     assert producer.flush(10) == 0
 
-    consumer = Consumer({"bootstrap.servers": millstream_broker.bootstrap, "group.id": "ledger"})
+    settings = {"bootstrap.servers": millstream_broker.bootstrap, "group.id": "ledger"}
+    consumer = Consumer({**settings, "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     message = consumer.poll(10)
     consumer.close()
