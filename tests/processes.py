@@ -93,22 +93,36 @@ class BrokerProcess:
         program = [sys.executable, "-m", "millstream.cli.main"]
         return [*program, "serve", "--listen", listen, "--data", str(self.data), *settings]
 
-    def start(self, timeout_s: float = READY_TIMEOUT_S) -> Self:
-        """Start and wait until it answers; what it printed is in the error if it does not."""
+    def launch(self) -> subprocess.Popen[bytes]:
+        """Start the process and return at once."""
         assert not self.is_running, "the broker runs already"
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
             )
+        return self.process
+
+    def start(self, timeout_s: float = READY_TIMEOUT_S) -> Self:
+        """Start and wait until it answers; what it printed is in the error if it does not."""
+        process = self.launch()
         try:
             until(lambda: not self.is_running or answers("127.0.0.1", self.port), timeout_s, "broker ready")
         except TimeoutError as late:
             self.kill()
             raise TimeoutError(f"{late}\n{self.output[-4000:]}") from None
-        status = self.process.poll()
+        status = process.poll()
         if status is not None:
             raise RuntimeError(f"the broker ended with status {status}\n{self.output[-4000:]}")
         return self
+
+    def runs_for(self, seconds: float) -> bool:
+        """Let it run for a while; whether it is still there."""
+        assert self.process is not None, "the broker was not started"
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return True
+        return False
 
     def kill(self) -> None:
         """`kill -9`: what was written stays, nothing else is done."""
