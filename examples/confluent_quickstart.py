@@ -1,7 +1,6 @@
 """Write and read with confluent-kafka (librdkafka).
 
-millstream serve &
-python examples/confluent_quickstart.py [localhost:9092]
+Start a broker with `millstream serve`, then run this program; HOST:PORT as its argument names another.
 """
 
 from __future__ import annotations

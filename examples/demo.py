@@ -1,7 +1,4 @@
-"""A broker, a topic, a stream of orders, and what came out of it: all in one process, in a few seconds.
-
-make demo
-"""
+"""A broker, a topic, a stream of orders, and what came of it, in one process; `make demo` runs it."""
 
 from __future__ import annotations
 

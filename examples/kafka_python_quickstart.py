@@ -1,7 +1,6 @@
 """Write and read with kafka-python.
 
-millstream serve &
-python examples/kafka_python_quickstart.py [localhost:9092]
+Start a broker with `millstream serve`, then run this program; HOST:PORT as its argument names another.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A test suite that uses a real broker: the fixtures come with Millstream, nothing is to be set up.
+"""A test suite with a real broker: the fixtures come with Millstream, there is nothing to set up.
 
-pytest examples/test_with_broker.py
+Run it with `pytest examples/test_with_broker.py`.
 """
 
 from __future__ import annotations
