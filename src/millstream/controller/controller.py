@@ -21,7 +21,7 @@ from millstream.config.broker import BrokerConfig
 from millstream.config.log import check_topic_overrides
 from millstream.controller import tree
 from millstream.controller.topics import NewTopic, check_new_name, more_partitions, new_topic
-from millstream.errors import InvalidConfig, TopicDeletionDisabled
+from millstream.errors import InvalidConfig, KafkaStorageError, TopicDeletionDisabled
 from millstream.model import NO_UUID, encode_uuid
 from millstream.registry.contract import Check, Create, Delete, NodeExists, NoNode, Operation, Registry, Set
 
@@ -189,7 +189,12 @@ class Controller:
             ops.append(self._config_op(f"{tree.TOPIC_CONFIGS}/{topic.name}", topic.overrides, is_new=True))
         ops += self._state_ops(topic, topic.partitions, 0)
         await self._write(ops)
-        await self._replicas.take(topic)
+        try:
+            await self._replicas.take(topic)
+        except KafkaStorageError:  # a full disk: nothing half made may stand in the way of another try
+            await self._write([Create(f"{tree.DELETED_TOPICS}/{topic.name}")])
+            await self._finish_deletion(topic)
+            raise
         metadata.put([topic])
         log.info("created the topic %s with %d partitions", topic.name, len(topic.partitions))
         return topic
