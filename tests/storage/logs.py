@@ -14,9 +14,10 @@ from millstream.model import TopicPartition
 from millstream.protocol.batch import Record, decode_records, encode_batch, read_header
 from millstream.storage.disk import Buffer
 from millstream.storage.loading import load_log
-from millstream.storage.log import Appended, Log, Surroundings
+from millstream.storage.log import Appended, Log
 from millstream.storage.os_disk import OsDisk, OsFile
 from millstream.storage.store import Store
+from millstream.storage.surroundings import Surroundings
 from millstream.storage.trash import Trash
 
 NOW_MS = 1_700_000_000_000

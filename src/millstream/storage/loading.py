@@ -10,11 +10,13 @@ from millstream.storage import names
 from millstream.storage.checkpoints import BadCheckpoint
 from millstream.storage.disk import Disk
 from millstream.storage.epochs import Epochs
-from millstream.storage.log import Log, Surroundings
+from millstream.storage.log import Log
 from millstream.storage.producer_state import ProducerState
-from millstream.storage.recovery import find_end_offset, load_producers, rebuild_segment
+from millstream.storage.recovery import find_end_offset, rebuild_segment, replay_producers
 from millstream.storage.segment import Segment
 from millstream.storage.segment_list import SegmentList
+from millstream.storage.snapshots import Snapshots
+from millstream.storage.surroundings import Surroundings
 from millstream.storage.swap import finish_swaps
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ def create_log(
         recovery_point=start_offset,
         epochs=Epochs(),
         producers=ProducerState(start_offset, producer_expiration_ms),
+        snapshots=Snapshots(around.disk, folder),
     )
 
 
@@ -69,9 +72,7 @@ def load_log(
     """
     disk = around.disk
     found = finish_swaps(disk, folder, disk.listdir(folder))
-    bases = sorted(
-        base for name in found if name.endswith(names.LOG) and (base := names.offset_of(name)) >= 0
-    )
+    bases = _offsets(found, names.LOG)
     if not bases:
         return create_log(
             around,
@@ -85,7 +86,7 @@ def load_log(
     segments = SegmentList(
         [Segment(disk, folder, base, disk.size(f"{folder}/{base:020d}{names.LOG}"), now_ms) for base in bases]
     )
-    snapshots = sorted(names.offset_of(name) for name in found if name.endswith(names.SNAPSHOT))
+    snapshots = Snapshots(disk, folder, _offsets(found, names.SNAPSHOT))
     epochs = _load_epochs(disk, folder, found)
     saved_epochs = epochs.entries
     end_offset = None
@@ -100,7 +101,8 @@ def load_log(
         recovery_point = end_offset
         producers = ProducerState(end_offset, producer_expiration_ms)
         if snapshots:
-            producers = load_producers(disk, folder, segments, snapshots, end_offset, producer_expiration_ms)
+            producers = snapshots.load(end_offset, bases[0], producer_expiration_ms)
+            replay_producers(producers, segments, end_offset)
     else:
         recovery_point = recovery_point or 0
         if not is_clean:
@@ -114,6 +116,7 @@ def load_log(
         if segment is not segments.active:
             segment.is_flushed = segments.start_of_next(segment, end_offset) <= recovery_point
     start_offset = min(max(start_offset, segments.first.base_offset), end_offset)
+    snapshots.keep(bases, end_offset)
     epochs.truncate_end(end_offset)
     epochs.truncate_start(start_offset)
     epochs.is_changed = epochs.entries != saved_epochs
@@ -128,7 +131,7 @@ def load_log(
         recovery_point=recovery_point,
         epochs=epochs,
         producers=producers,
-        snapshots=_keep_snapshots(disk, folder, snapshots, bases, end_offset),
+        snapshots=snapshots,
         is_folder_synced=is_clean,
     )
 
@@ -138,7 +141,7 @@ def _recover(
     folder: str,
     config: LogConfig,
     segments: SegmentList,
-    snapshots: list[int],
+    snapshots: Snapshots,
     epochs: Epochs,
     recovery_point: int,
     producer_expiration_ms: int,
@@ -146,9 +149,9 @@ def _recover(
     """Verify the segments that the last stop may have torn; those after a torn one go."""
     unsure = list(segments.between(recovery_point, _NO_END))
     epochs.truncate_end(recovery_point)
-    producers = load_producers(
-        around.disk, folder, segments, snapshots, unsure[0].base_offset, producer_expiration_ms
-    )
+    first_base = unsure[0].base_offset
+    producers = snapshots.load(first_base, segments.first.base_offset, producer_expiration_ms)
+    replay_producers(producers, segments, first_base)
     for number, segment in enumerate(unsure):
         gone = unsure[number + 1 :]
         upper_offset = gone[0].base_offset if gone else recovery_point
@@ -192,13 +195,8 @@ def _load_epochs(disk: Disk, folder: str, found: set[str]) -> Epochs:
     return Epochs()
 
 
-def _keep_snapshots(
-    disk: Disk, folder: str, snapshots: list[int], bases: list[int], end_offset: int
-) -> list[int]:
-    """Remove the snapshots that are beyond the log's end, or neither at a segment's start nor the latest."""
-    valid = [offset for offset in snapshots if 0 <= offset <= end_offset]
-    kept = {*bases, *valid[-1:]}.intersection(valid)
-    for offset in snapshots:
-        if offset not in kept and offset >= 0:
-            disk.remove(f"{folder}/{names.offset_name(offset, names.SNAPSHOT)}")
-    return sorted(kept)
+def _offsets(found: set[str], suffix: str) -> list[int]:
+    """The offsets in the names of the files of one kind."""
+    return sorted(
+        offset for name in found if name.endswith(suffix) and (offset := names.offset_of(name)) >= 0
+    )

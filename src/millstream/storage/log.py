@@ -8,30 +8,27 @@ read, look up timestamps, and flush meanwhile. An offset below `end_offset` is i
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from millstream.errors import KafkaStorageError, OffsetOutOfRange, RecordListTooLarge
 from millstream.protocol.batch import BatchHeader, ControlMarker, read_header
-from millstream.storage import names, retention, timestamps, truncation
-from millstream.storage.disk import Buffer, Disk
+from millstream.storage import retention, timestamps, truncation
+from millstream.storage.disk import Buffer
 from millstream.storage.epochs import Epochs
-from millstream.storage.files import write_file
 from millstream.storage.flusher import Flusher
-from millstream.storage.producer_snapshot import encode_snapshot
 from millstream.storage.producer_state import Producer, ProducerState
 from millstream.storage.reading import Slice, read_slice
 from millstream.storage.replay import note_marker, read_marker
-from millstream.storage.segment import MAX_RELATIVE_OFFSET, Segment
+from millstream.storage.rolling import Rolling
+from millstream.storage.segment import Segment
 from millstream.storage.segment_list import SegmentList
+from millstream.storage.snapshots import Snapshots
+from millstream.storage.surroundings import Surroundings
 from millstream.storage.timestamps import FoundTimestamp
-from millstream.storage.trash import Trash
 
 if TYPE_CHECKING:
-    from random import Random
-
-    from millstream.clock import Clock
     from millstream.config.log import LogConfig
     from millstream.model import TopicPartition
 
@@ -41,7 +38,6 @@ _PLACE: Final = Struct(">qii")
 _LENGTH_END: Final = 12
 _LOG_APPEND_TIME: Final = 8
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-_NO_LIMIT: Final = 1 << 63
 _NO_DATA: Final = memoryview(b"")
 
 
@@ -54,19 +50,6 @@ class Appended(NamedTuple):
     """-1 unless the batch's timestamp is that of the append."""
     log_start_offset: int
     is_duplicate: bool
-
-
-class Surroundings(NamedTuple):
-    """What a log needs of the world around it."""
-
-    disk: Disk
-    clock: Clock
-    random: Random
-    trash: Trash
-    sync_dir_names: Callable[[], None]
-    """Makes the names of the logs' folders in the log dir durable."""
-    on_failure: Callable[[OSError], None]
-    """Told of an error after which nothing in this log dir can be trusted to be written."""
 
 
 class Log:
@@ -85,7 +68,7 @@ class Log:
         recovery_point: int,
         epochs: Epochs,
         producers: ProducerState,
-        snapshots: Sequence[int] = (),
+        snapshots: Snapshots,
         is_folder_synced: bool = False,
     ) -> None:
         """The arguments are what `loading` found in the folder."""
@@ -96,12 +79,12 @@ class Log:
         self.end_offset = end_offset
         self.epochs = epochs
         self.producers = producers
-        self.snapshots = sorted(snapshots)
-        """The offsets of the producer snapshots in the folder."""
+        self.snapshots = snapshots
         self.last_flush_ms = around.clock.now_ms()
         self.disk = around.disk
         self.sync_dir_names = around.sync_dir_names
         self.is_closed = False
+        self._is_swapping = False
         self.failure: str | None = None
         """Why the log takes no more writes; None while it does."""
         self._around = around
@@ -119,8 +102,7 @@ class Log:
     def config(self, config: LogConfig) -> None:
         """Take another configuration; it holds from the next append on."""
         self._config = config
-        self._max_entries = max(1, config.segment_index_bytes // 12 - 1)
-        self._age_limit: int | None = None
+        self._rolling = Rolling(config, self._around.random)
 
     @property
     def dir_path(self) -> str:
@@ -222,15 +204,7 @@ class Log:
             raise KafkaStorageError(self.failure)
         config = self._config
         segment = self.segments.active
-        age_limit = self._age_limit
-        if age_limit is None:
-            age_limit = self._set_age_limit(segment)
-        if (
-            segment.size + size > config.segment_bytes
-            or max_timestamp > age_limit
-            or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
-            or segment.entry_count >= self._max_entries
-        ):
+        if self._rolling.is_due(segment, size, last_offset, max_timestamp):
             if size > config.segment_bytes:
                 raise RecordListTooLarge(f"a batch of {size} bytes is larger than a segment may be")
             segment = self.roll(base_offset)
@@ -240,19 +214,6 @@ class Log:
             segment.append(data, size, last_offset, max_timestamp, config.index_interval_bytes)
         except OSError as error:
             raise self.storage_error(error) from error
-
-    def _set_age_limit(self, segment: Segment) -> int:
-        """The timestamp beyond which a batch goes to a new segment; none while the segment is empty."""
-        if segment.size == 0:
-            return _NO_LIMIT
-        config = self._config
-        jitter_ms = min(config.segment_jitter_ms, config.segment_ms)
-        jitter_ms = self._around.random.randrange(jitter_ms) if jitter_ms > 0 else 0
-        first = segment.first_timestamp
-        limit = self._age_limit = (
-            (first if first >= 0 else segment.created_ms) + config.segment_ms - jitter_ms
-        )
-        return limit
 
     def roll(self, base_offset: int | None = None) -> Segment:
         """Finish the active segment and start one at the log's end, or at `base_offset` beyond it."""
@@ -265,11 +226,10 @@ class Log:
         try:
             if old.size:
                 old.spill()
-            self.take_snapshot(base_offset)
+            self.snapshots.take(self.producers, base_offset)
             segment.create()
         except OSError as error:
             raise self.storage_error(error) from error
-        self._age_limit = None
         if old.size:
             self.segments = self.segments.rolled(segment)
             self._flusher.rolled(base_offset)
@@ -278,14 +238,6 @@ class Log:
             self.segments = self.segments.replaced([old], [segment])
             self._discard([old])
         return segment
-
-    def take_snapshot(self, offset: int) -> None:
-        """Write down the producer state, which is that before `offset`. Not yet durable."""
-        path = f"{self.folder}/{names.offset_name(offset, names.SNAPSHOT)}"
-        write_file(self.disk, path, encode_snapshot(self.producers))
-        if offset not in self.snapshots:
-            self.snapshots.append(offset)
-            self.snapshots.sort()
 
     # Reading, in any thread
 
@@ -328,7 +280,7 @@ class Log:
             except BlockingIOError:
                 raise
             except (OSError, KafkaStorageError) as error:
-                if self.segments is not segments:
+                if self.segments is not segments or (self._is_swapping and not self.is_closed):
                     continue  # they changed under the read
                 if isinstance(error, OSError):
                     raise KafkaStorageError(f"reading {self.partition}: {error}") from error
@@ -424,8 +376,29 @@ class Log:
         self.end_offset = end_offset
         self.segments = self.segments.replaced(old, new)
         self._flusher.cut(end_offset)
-        self._age_limit = None
+        self._rolling = Rolling(self._config, self._around.random)
         self._discard([segment for segment in old if segment not in new])
+
+    def swap(self, old: Sequence[Segment], cleaned: Segment) -> bool:
+        """Put a cleaned segment, made durable by `swap.make_durable`, in place of a run of segments.
+
+        False if one of them is no longer part of the log (retention took it): nothing has changed.
+        """
+        if any(segment.is_retired for segment in old):
+            return False
+        self._is_swapping = True
+        try:
+            self._discard(old)
+            cleaned.rename("")
+            final = Segment(self.disk, self.folder, cleaned.base_offset, cleaned.size, cleaned.created_ms)
+            final.is_flushed = True
+            self.segments = self.segments.replaced(old, [final])
+        except OSError as error:
+            raise self.fail(error) from error
+        finally:
+            self._is_swapping = False
+        self._flusher.name_changed()
+        return True
 
     def _discard(self, segments: Sequence[Segment]) -> None:
         """Put the files of segments that are no longer part of the log into the trash."""
@@ -433,10 +406,9 @@ class Log:
             segment.retire()
             paths = segment.paths()
             if segment.base_offset in self.snapshots and segment.base_offset < self.start_offset:
-                self.snapshots.remove(segment.base_offset)
-                paths.append(f"{self.folder}/{names.offset_name(segment.base_offset, names.SNAPSHOT)}")
+                self.snapshots.forget(segment.base_offset)
+                paths.append(self.snapshots.path(segment.base_offset))
             self._around.trash.put_files(paths, self._config.file_delete_delay_ms)
-            segment.close()
 
     # Failing and ending
 
@@ -464,7 +436,6 @@ class Log:
         self.failure = self.failure or f"{self.partition} is closed"
         for segment in self.segments:
             segment.retire()
-            segment.close()
 
     def _write_down(self) -> None:
         """Leave nothing that only memory knows. Nothing to do for a log that has not changed."""
@@ -475,6 +446,6 @@ class Log:
             self._flusher.name_changed()
         has_snapshots = self.snapshots or len(self.producers) or len(self.segments) > 1
         if has_snapshots and self.end_offset not in self.snapshots:
-            self.take_snapshot(self.end_offset)
+            self.snapshots.take(self.producers, self.end_offset)
             self._flusher.name_changed()
         self._flusher.flush(is_last=is_changed)

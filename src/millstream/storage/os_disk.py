@@ -14,7 +14,7 @@ import os
 import resource
 import shutil
 import threading
-from collections import deque
+from collections import OrderedDict
 from typing import Final
 
 from millstream.storage.disk import Buffer
@@ -45,17 +45,17 @@ class OsFile:
         "_descriptor",
         "_device",
         "_disk",
-        "_is_closed",
         "_is_used",
         "_path",
         "_size",
         "_written_from",
+        "is_closed",
     )
 
     def __init__(self, disk: OsDisk, path: str, *, create: bool) -> None:
         self._disk = disk
         self._path = path
-        self._is_closed = False
+        self.is_closed = False
         self._is_used = True
         self._descriptor: _Descriptor | None = None
         descriptor = disk.descriptor(self, path, _FLAGS | os.O_CREAT if create else _FLAGS)
@@ -116,7 +116,7 @@ class OsFile:
 
     def close(self) -> None:
         """Let go of the descriptor for good: later calls raise, calls under way finish."""
-        self._is_closed = True
+        self.is_closed = True
         self._disk.forget(self)
 
     def release(self) -> bool:
@@ -127,17 +127,15 @@ class OsFile:
         self._descriptor = None
         return True
 
-    def drop(self) -> bool:
-        """Called by the disk, which holds its lock: give up the descriptor. Whether there was one."""
-        had = self._descriptor is not None
+    def drop(self) -> None:
+        """Called by the disk, which holds its lock: give up the descriptor."""
         self._descriptor = None
-        return had
 
     def adopt(self, descriptor: _Descriptor) -> None:
         self._descriptor = descriptor
 
     def _reopen(self) -> _Descriptor:
-        if self._is_closed:
+        if self.is_closed:
             raise OSError(errno.EBADF, "the file is closed", self._path)
         return self._disk.descriptor(self, self._path, _FLAGS)
 
@@ -162,21 +160,20 @@ class OsDisk:
             max_open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
         self.max_open_files = max(8, max_open_files)
         self.devices_without_nowait: set[int] = set()
-        self._open_files: deque[OsFile] = deque()
-        self._open_count = 0
+        self._open_files: OrderedDict[OsFile, None] = OrderedDict()
         self._lock = threading.Lock()
 
     @property
     def open_count(self) -> int:
         """How many files hold a descriptor now."""
-        return self._open_count
+        return len(self._open_files)
 
     def descriptor(self, file: OsFile, path: str, flags: int) -> _Descriptor:
         """The descriptor of `file`, opened now; another file's goes if there are too many."""
         try:
             descriptor = _Descriptor(os.open(path, flags, 0o644))
         except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._open_count:
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._open_files:
                 raise
             with self._lock:
                 self._release_one()
@@ -184,28 +181,27 @@ class OsDisk:
         with self._lock:
             if (open_now := file._descriptor) is not None:
                 return open_now  # another thread was faster
-            while self._open_count >= self.max_open_files:
+            if file.is_closed:  # and its name perhaps another file's by now
+                raise OSError(errno.EBADF, "the file is closed", path)
+            while len(self._open_files) >= self.max_open_files:
                 self._release_one()
             file.adopt(descriptor)
-            self._open_files.append(file)
-            self._open_count += 1
+            self._open_files[file] = None
             return descriptor
 
     def _release_one(self) -> None:
         """Close the descriptor that was not used for longest, or nearly so."""
         while True:
-            eldest = self._open_files.popleft()
+            eldest, _ = self._open_files.popitem(last=False)
             if eldest.release():
-                self._open_count -= 1
                 return
-            self._open_files.append(eldest)
+            self._open_files[eldest] = None
 
     def forget(self, file: OsFile) -> None:
         """Close the descriptor of a file that will not be used again."""
         with self._lock:
-            if file.drop():
-                self._open_count -= 1
-                self._open_files.remove(file)
+            file.drop()
+            self._open_files.pop(file, None)
 
     def open(self, path: str, *, create: bool = False) -> OsFile:
         return OsFile(self, path, create=create)

@@ -9,16 +9,13 @@ is left where it is, and found when it is read.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
 from millstream.protocol.batch import HEADER_SIZE, BatchHeader, Scan, read_header, scan_batches
 from millstream.protocol.header import GOOD, TRUNCATED
-from millstream.storage import names
-from millstream.storage.disk import Disk
 from millstream.storage.epochs import UNKNOWN_EPOCH, Epochs
-from millstream.storage.producer_snapshot import BadSnapshot, decode_snapshot
 from millstream.storage.producer_state import ProducerState
 from millstream.storage.replay import note_batch
 from millstream.storage.segment import MAX_RELATIVE_OFFSET, NO_TIMESTAMP, Segment
@@ -224,31 +221,6 @@ def refresh_timestamps(segment: Segment) -> None:
         if chunk.scan.max_timestamp > largest:
             largest, offset = chunk.scan.max_timestamp, chunk.scan.max_timestamp_offset
     segment.set_timestamps(largest, offset, segment.size - position)
-
-
-def load_producers(
-    disk: Disk,
-    folder: str,
-    segments: SegmentList,
-    snapshots: Sequence[int],
-    end_offset: int,
-    expiration_ms: int,
-) -> ProducerState:
-    """The producer state before `end_offset`: the latest good snapshot, and the batches since."""
-    state = ProducerState(segments.first.base_offset, expiration_ms)
-    for offset in reversed([offset for offset in snapshots if offset <= end_offset]):
-        try:
-            data = disk.read_file(f"{folder}/{names.offset_name(offset, names.SNAPSHOT)}")
-            producers = decode_snapshot(data)
-        except (BadSnapshot, FileNotFoundError) as error:
-            log.warning("the producer snapshot at offset %d of %s is not good: %s", offset, folder, error)
-            continue
-        state.end_offset = offset
-        for producer in producers:
-            state.load(producer)
-        break
-    replay_producers(state, segments, end_offset)
-    return state
 
 
 def replay_producers(state: ProducerState, segments: SegmentList, end_offset: int) -> None:

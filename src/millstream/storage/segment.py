@@ -36,6 +36,7 @@ class Segment:
         "_max_timestamp",
         "_max_timestamp_offset",
         "_stem",
+        "_suffix",
         "_unindexed_bytes",
         "base_offset",
         "created_ms",
@@ -53,11 +54,15 @@ class Segment:
     def __init__(
         self, disk: Disk, folder: str, base_offset: int, size: int, created_ms: int, *, suffix: str = ""
     ) -> None:
-        """A segment as its files are; new ones appear with the first append."""
+        """A segment as its files are; new ones appear with the first append.
+
+        `suffix` comes after all names while the segment is not yet part of the log.
+        """
         is_new = size == 0
         stem = f"{folder}/{base_offset:020d}"
         self._disk = disk
         self._stem = stem
+        self._suffix = suffix
         self.base_offset = base_offset
         self.size = size
         self.created_ms = created_ms
@@ -83,7 +88,7 @@ class Segment:
 
     @property
     def path(self) -> str:
-        return self._stem + names.LOG
+        return self._stem + names.LOG + self._suffix
 
     def open(self) -> File:
         """The `.log` file."""
@@ -222,6 +227,7 @@ class Segment:
         self.add_time_entry()
         self.index.spill()
         self.time_index.spill()
+        self.transaction_index.spill()
 
     def fsync(self, *, with_indexes: bool) -> None:
         """Make the batches durable; with their indexes if the segment will not grow any more."""
@@ -233,18 +239,19 @@ class Segment:
             self.time_index.fsync()
             self.transaction_index.fsync()
 
-    def close(self) -> None:
-        """Let go of the files."""
-        if self.file is not None:
-            self.file.close()
-            self.file = None
+    def retire(self) -> None:
+        """Let go of the files for good: they may be renamed and their names given to others.
+
+        Reads that are under way finish; one that comes too late raises, sees that the segment is
+        retired, and looks the offset up again.
+        """
+        with self._lock:
+            self.is_retired = True
+            if self.file is not None:
+                self.file.close()
         self.index.close()
         self.time_index.close()
         self.transaction_index.close()
-
-    def retire(self) -> None:
-        """Say that the files are about to go: a reader that meets this looks the offset up again."""
-        self.is_retired = True
 
     def shorten(self, size: int) -> None:
         """Say that the segment ends at `size`; the bytes beyond go with `cut`."""
@@ -261,4 +268,14 @@ class Segment:
 
     def paths(self) -> list[str]:
         """The files that a segment may have."""
-        return [self._stem + suffix for suffix in SUFFIXES]
+        return [self._stem + suffix + self._suffix for suffix in SUFFIXES]
+
+    def rename(self, suffix: str) -> None:
+        """Give the files, those that exist, another suffix, the `.log` last. The segment is retired."""
+        self.retire()
+        for name in reversed(SUFFIXES):
+            try:
+                self._disk.rename(self._stem + name + self._suffix, self._stem + name + suffix)
+            except FileNotFoundError:
+                if name == names.LOG:
+                    raise

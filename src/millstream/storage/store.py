@@ -18,9 +18,10 @@ from millstream.model import NO_UUID, TopicPartition
 from millstream.storage import checkpoints, names
 from millstream.storage.disk import Disk
 from millstream.storage.loading import DAY_MS, create_log, load_log
-from millstream.storage.log import Log, Surroundings
+from millstream.storage.log import Log
 from millstream.storage.log_dir import LogDir
 from millstream.storage.partition_metadata import read_topic_id, write_topic_id
+from millstream.storage.surroundings import Surroundings
 from millstream.storage.trash import Trash
 
 log = logging.getLogger(__name__)
@@ -163,7 +164,7 @@ class Store:
         if found is None or topic_id is None:
             return found
         known = self._topic_ids[partition]
-        if known == NO_UUID:
+        if known == NO_UUID and (self._dir_of[partition].was_clean or found.end_offset == 0):
             write_topic_id(self._disk, found.folder, topic_id)
             self._topic_ids[partition] = topic_id
         elif known != topic_id:

@@ -13,10 +13,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from millstream.protocol.batch import HEADER_SIZE, read_header
 from millstream.storage import names
 from millstream.storage.disk import Disk
-from millstream.storage.segment import SUFFIXES
+from millstream.storage.recovery import find_end_offset
+from millstream.storage.segment import SUFFIXES, Segment
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ def finish_swaps(disk: Disk, folder: str, found: Iterable[str]) -> set[str]:
         if names.offset_of(name) not in bases:
             disk.remove(f"{folder}/{name}")
     for base in sorted(bases):
-        end_offset = _end_offset(disk, f"{folder}/{names.offset_name(base, names.LOG + names.SWAP)}", base)
+        end_offset = _end_offset(disk, folder, base)
         log.info("%s: putting the cleaned segment %d to %d in place", folder, base, end_offset)
         for name in [name for name in present if name.endswith(SUFFIXES)]:
             if base <= names.offset_of(name) < max(end_offset, base + 1):
@@ -51,15 +51,23 @@ def finish_swaps(disk: Disk, folder: str, found: Iterable[str]) -> set[str]:
     return present
 
 
-def _end_offset(disk: Disk, path: str, base: int) -> int:
-    """The offset after the last record of a segment's file."""
-    file = disk.open(path)
-    try:
-        position, end_offset, size = 0, base, file.size()
-        while size - position >= HEADER_SIZE:
-            header = read_header(file.pread(HEADER_SIZE, position))
-            end_offset = header.next_offset
-            position += header.size
-        return end_offset
-    finally:
-        file.close()
+def make_durable(disk: Disk, folder: str, cleaned: Segment) -> Segment:
+    """Finish a `.cleaned` segment: from here on a crash puts it in place. In a thread.
+
+    The answer is what `Log.swap` takes.
+    """
+    cleaned.spill()
+    cleaned.fsync(with_indexes=True)
+    disk.fsync_dir(folder)
+    cleaned.rename(names.SWAP)
+    disk.fsync_dir(folder)
+    return Segment(disk, folder, cleaned.base_offset, cleaned.size, cleaned.created_ms, suffix=names.SWAP)
+
+
+def _end_offset(disk: Disk, folder: str, base: int) -> int:
+    """The offset after the last record of a `.swap` segment."""
+    path = f"{folder}/{names.offset_name(base, names.LOG + names.SWAP)}"
+    segment = Segment(disk, folder, base, disk.size(path), 0, suffix=names.SWAP)
+    end_offset = find_end_offset(segment)
+    segment.retire()
+    return base if end_offset is None else end_offset

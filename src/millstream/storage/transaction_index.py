@@ -7,6 +7,7 @@ the marker was written. In the order of the markers. The file exists once there 
 
 from __future__ import annotations
 
+import errno
 from struct import Struct
 from threading import Lock
 from typing import NamedTuple
@@ -29,7 +30,7 @@ class AbortedTransaction(NamedTuple):
 class TransactionIndex:
     """The aborted transactions of one segment. One thread adds, others may read meanwhile."""
 
-    __slots__ = ("_disk", "_entries", "_file", "_lock", "_path")
+    __slots__ = ("_disk", "_entries", "_file", "_lock", "_path", "_unsaved")
 
     def __init__(self, disk: Disk, path: str, lock: Lock, *, is_new: bool = False) -> None:
         """`lock` is held while the file is read for the first time."""
@@ -37,6 +38,7 @@ class TransactionIndex:
         self._lock = lock
         self._path = path
         self._file: File | None = None
+        self._unsaved = b""
         self._entries: tuple[AbortedTransaction, ...] | None = () if is_new else None
 
     def entries(self) -> tuple[AbortedTransaction, ...]:
@@ -44,15 +46,27 @@ class TransactionIndex:
         return self._load() if entries is None else entries
 
     def add(self, entry: AbortedTransaction) -> None:
-        entries = self.entries()
-        if self._file is None:
-            self._file = self._disk.open(self._path, create=True)
-        self._file.append(_ENTRY.pack(_VERSION, *entry))
-        self._entries = (*entries, entry)
+        """Add an entry. On a full disk it waits in memory for the next `spill`."""
+        self._entries = (*self.entries(), entry)
+        self._unsaved += _ENTRY.pack(_VERSION, *entry)
+        try:
+            self.spill()
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+
+    def spill(self) -> None:
+        """Write the entries that wait in memory."""
+        if self._unsaved:
+            if self._file is None:
+                self._file = self._disk.open(self._path, create=True)
+            self._file.append(self._unsaved)
+            self._unsaved = b""
 
     def keep_below(self, offset: int) -> None:
         """Drop the transactions whose marker lies at `offset` or above."""
         kept = tuple(entry for entry in self.entries() if entry.last_offset < offset)
+        self.spill()
         if len(kept) < len(self.entries()):
             self._entries = kept
             if self._file is None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.protocol.batch import read_header
-from millstream.storage import names, recovery
+from millstream.storage import recovery
+from millstream.storage.producer_state import ProducerState
 from millstream.storage.reading import locate
 from millstream.storage.segment import Segment
 
@@ -39,10 +40,12 @@ def truncate(log: Log, offset: int) -> None:
         recovery.refresh_timestamps(segment)
     log.start_offset = min(log.start_offset, log.end_offset)
     log.epochs.truncate_end(log.end_offset)
-    _drop_snapshots(log, log.end_offset)
-    log.producers = recovery.load_producers(
-        log.disk, log.folder, log.segments, log.snapshots, log.end_offset, log.producers.expiration_ms
+    log.snapshots.keep([one.base_offset for one in log.segments], log.end_offset)
+    producers = log.snapshots.load(
+        log.end_offset, log.segments.first.base_offset, log.producers.expiration_ms
     )
+    recovery.replay_producers(producers, log.segments, log.end_offset)
+    log.producers = producers
 
 
 def restart(log: Log, offset: int) -> None:
@@ -51,11 +54,5 @@ def restart(log: Log, offset: int) -> None:
     log.replace_tail(old, [Segment(log.disk, log.folder, offset, 0, log.now_ms())], offset)
     log.start_offset = offset
     log.epochs.truncate_end(0)
-    _drop_snapshots(log, -1)
-    log.producers = type(log.producers)(offset, log.producers.expiration_ms)
-
-
-def _drop_snapshots(log: Log, end_offset: int) -> None:
-    for snapshot in [offset for offset in log.snapshots if offset > end_offset]:
-        log.snapshots.remove(snapshot)
-        log.disk.remove(f"{log.folder}/{names.offset_name(snapshot, names.SNAPSHOT)}")
+    log.snapshots.keep((), -1)
+    log.producers = ProducerState(offset, log.producers.expiration_ms)

@@ -1,0 +1,56 @@
+"""When a log goes on in a new segment."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from millstream.storage.segment import MAX_RELATIVE_OFFSET, Segment
+
+if TYPE_CHECKING:
+    from millstream.config.log import LogConfig
+
+_NO_LIMIT: Final = 1 << 63
+_LARGEST_ENTRY: Final = 12
+
+
+class Rolling:
+    """The limits of a log's active segment: size, age by its first batch, index entries, relative offsets."""
+
+    __slots__ = ("_age_limit_ms", "_config", "_max_bytes", "_max_entries", "_of", "_random")
+
+    def __init__(self, config: LogConfig, random: Random) -> None:
+        self._config = config
+        self._random = random
+        self._max_bytes = config.segment_bytes
+        self._max_entries = max(1, config.segment_index_bytes // _LARGEST_ENTRY - 1)
+        self._of: Segment | None = None
+        self._age_limit_ms = _NO_LIMIT
+
+    def is_due(self, segment: Segment, size: int, last_offset: int, max_timestamp: int) -> bool:
+        """Whether a batch must not go to this segment."""
+        if self._of is not segment:
+            self._begin(segment)
+        return (
+            segment.size + size > self._max_bytes
+            or max_timestamp > self._age_limit_ms
+            or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
+            or segment.entry_count >= self._max_entries
+        )
+
+    def _begin(self, segment: Segment) -> None:
+        """Work out when the segment will be too old, as soon as it has a first batch.
+
+        That is when a batch comes that is `segment.ms` later than the first, less a jitter, so that
+        not all logs roll at once.
+        """
+        if segment.size == 0:
+            self._age_limit_ms = _NO_LIMIT
+            return
+        config = self._config
+        max_jitter_ms = min(config.segment_jitter_ms, config.segment_ms)
+        jitter_ms = self._random.randrange(max_jitter_ms) if max_jitter_ms > 0 else 0
+        first = segment.first_timestamp
+        start_ms = first if first >= 0 else segment.created_ms
+        self._age_limit_ms = start_ms + config.segment_ms - jitter_ms
+        self._of = segment

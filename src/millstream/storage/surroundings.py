@@ -1,0 +1,24 @@
+"""What a log needs of the world around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import NamedTuple
+
+from millstream.clock import Clock
+from millstream.storage.disk import Disk
+from millstream.storage.trash import Trash
+
+
+class Surroundings(NamedTuple):
+    """The same for all logs of a log dir."""
+
+    disk: Disk
+    clock: Clock
+    random: Random
+    trash: Trash
+    sync_dir_names: Callable[[], None]
+    """Makes the names of the logs' folders in the log dir durable."""
+    on_failure: Callable[[OSError], None]
+    """Told of an error after which nothing in this log dir can be trusted to be written."""
