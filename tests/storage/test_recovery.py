@@ -325,6 +325,7 @@ def test_open_and_aborted_transactions_are_known_again(world: World) -> None:
     log = world.open()
     assert log.last_stable_offset(3) == 1
     assert log.aborted_transactions(0, 3) == [(1, 0)]
+    assert world.file(0, ".txnindex").stat().st_size == 34
     kill(log)
     log = world.open()
     assert log.aborted_transactions(0, 3) == [(1, 0)]

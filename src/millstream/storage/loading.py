@@ -197,6 +197,5 @@ def _load_epochs(disk: Disk, folder: str, found: set[str]) -> Epochs:
 
 def _offsets(found: set[str], suffix: str) -> list[int]:
     """The offsets in the names of the files of one kind."""
-    return sorted(
-        offset for name in found if name.endswith(suffix) and (offset := names.offset_of(name)) >= 0
-    )
+    offsets = [names.offset_of(name) for name in found if name.endswith(suffix)]
+    return sorted(offset for offset in offsets if offset >= 0)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from millstream.errors import KafkaStorageError, OffsetOutOfRange, RecordListTooLarge
 from millstream.protocol.batch import BatchHeader, ControlMarker, read_header
-from millstream.storage import retention, timestamps, truncation
+from millstream.storage import retention, swap, timestamps, truncation
 from millstream.storage.disk import Buffer
 from millstream.storage.epochs import Epochs
 from millstream.storage.flusher import Flusher
@@ -84,7 +84,7 @@ class Log:
         self.disk = around.disk
         self.sync_dir_names = around.sync_dir_names
         self.is_closed = False
-        self._is_swapping = False
+        self.is_swapping = False
         self.failure: str | None = None
         """Why the log takes no more writes; None while it does."""
         self._around = around
@@ -236,7 +236,7 @@ class Log:
         else:
             self._flusher.name_changed()
             self.segments = self.segments.replaced([old], [segment])
-            self._discard([old])
+            self.discard([old])
         return segment
 
     # Reading, in any thread
@@ -280,7 +280,7 @@ class Log:
             except BlockingIOError:
                 raise
             except (OSError, KafkaStorageError) as error:
-                if self.segments is not segments or (self._is_swapping and not self.is_closed):
+                if self.segments is not segments or (self.is_swapping and not self.is_closed):
                     continue  # they changed under the read
                 if isinstance(error, OSError):
                     raise KafkaStorageError(f"reading {self.partition}: {error}") from error
@@ -350,18 +350,7 @@ class Log:
     def apply_retention(self, now_ms: int, high_watermark: int | None = None) -> int:
         """Delete the old segments that the configuration no longer keeps; how many bytes went."""
         self.producers.expire(now_ms)
-        bound = self.end_offset if high_watermark is None else high_watermark
-        expired = retention.expired_segments(self, now_ms, bound)
-        if not expired:
-            return 0
-        if len(expired) == len(self.segments):
-            self.roll()
-        start_offset = max(self.start_offset, self.segments.start_of_next(expired[-1], self.end_offset))
-        self.start_offset = start_offset
-        self.epochs.truncate_start(start_offset)
-        self.segments = self.segments.replaced(expired, ())
-        self._discard(expired)
-        return sum([segment.size for segment in expired])
+        return retention.apply(self, now_ms, self.end_offset if high_watermark is None else high_watermark)
 
     def truncate_to(self, offset: int) -> None:
         """Drop every batch that reaches `offset` or beyond; the log then ends there, or before."""
@@ -377,30 +366,20 @@ class Log:
         self.segments = self.segments.replaced(old, new)
         self._flusher.cut(end_offset)
         self._rolling = Rolling(self._config, self._around.random)
-        self._discard([segment for segment in old if segment not in new])
+        self.discard([segment for segment in old if segment not in new])
 
     def swap(self, old: Sequence[Segment], cleaned: Segment) -> bool:
-        """Put a cleaned segment, made durable by `swap.make_durable`, in place of a run of segments.
+        """Put a cleaned segment, from `swap.make_durable`, in place of a run of others; whether it was done.
 
-        False if one of them is no longer part of the log (retention took it): nothing has changed.
+        It is not if one of them is no longer part of the log: retention took it.
         """
         if any(segment.is_retired for segment in old):
             return False
-        self._is_swapping = True
-        try:
-            self._discard(old)
-            cleaned.rename("")
-            final = Segment(self.disk, self.folder, cleaned.base_offset, cleaned.size, cleaned.created_ms)
-            final.is_flushed = True
-            self.segments = self.segments.replaced(old, [final])
-        except OSError as error:
-            raise self.fail(error) from error
-        finally:
-            self._is_swapping = False
+        swap.swap_in(self, old, cleaned)
         self._flusher.name_changed()
         return True
 
-    def _discard(self, segments: Sequence[Segment]) -> None:
+    def discard(self, segments: Sequence[Segment]) -> None:
         """Put the files of segments that are no longer part of the log into the trash."""
         for segment in segments:
             segment.retire()

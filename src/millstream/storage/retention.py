@@ -9,6 +9,20 @@ if TYPE_CHECKING:
     from millstream.storage.segment import Segment
 
 
+def apply(log: Log, now_ms: int, high_watermark: int) -> int:
+    """Delete the segments that the log no longer keeps; how many bytes that were."""
+    expired = expired_segments(log, now_ms, high_watermark)
+    if not expired:
+        return 0
+    if len(expired) == len(log.segments):
+        log.roll()
+    log.start_offset = max(log.start_offset, log.segments.start_of_next(expired[-1], log.end_offset))
+    log.epochs.truncate_start(log.start_offset)
+    log.segments = log.segments.replaced(expired, ())
+    log.discard(expired)
+    return sum([segment.size for segment in expired])
+
+
 def expired_segments(log: Log, now_ms: int, high_watermark: int) -> list[Segment]:
     """The segments to delete now, from the oldest on; never one with uncommitted records.
 

@@ -11,14 +11,18 @@ put in place of what they cover (step 3 was not finished).
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from millstream.storage import names
 from millstream.storage.disk import Disk
 from millstream.storage.recovery import find_end_offset
 from millstream.storage.segment import SUFFIXES, Segment
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from millstream.storage.log import Log
+
+_log = logging.getLogger(__name__)
 
 
 def finish_swaps(disk: Disk, folder: str, found: Iterable[str]) -> set[str]:
@@ -37,7 +41,7 @@ def finish_swaps(disk: Disk, folder: str, found: Iterable[str]) -> set[str]:
             disk.remove(f"{folder}/{name}")
     for base in sorted(bases):
         end_offset = _end_offset(disk, folder, base)
-        log.info("%s: putting the cleaned segment %d to %d in place", folder, base, end_offset)
+        _log.info("%s: putting the cleaned segment %d to %d in place", folder, base, end_offset)
         for name in [name for name in present if name.endswith(SUFFIXES)]:
             if base <= names.offset_of(name) < max(end_offset, base + 1):
                 disk.remove(f"{folder}/{name}")
@@ -62,6 +66,21 @@ def make_durable(disk: Disk, folder: str, cleaned: Segment) -> Segment:
     cleaned.rename(names.SWAP)
     disk.fsync_dir(folder)
     return Segment(disk, folder, cleaned.base_offset, cleaned.size, cleaned.created_ms, suffix=names.SWAP)
+
+
+def swap_in(log: Log, old: Sequence[Segment], cleaned: Segment) -> None:
+    """Put a durable `.swap` segment in place of a run of segments. On the loop; readers go on meanwhile."""
+    log.is_swapping = True
+    try:
+        log.discard(old)
+        cleaned.rename("")
+        final = Segment(log.disk, log.folder, cleaned.base_offset, cleaned.size, cleaned.created_ms)
+        final.is_flushed = True
+        log.segments = log.segments.replaced(old, [final])
+    except OSError as error:
+        raise log.fail(error) from error
+    finally:
+        log.is_swapping = False
 
 
 def _end_offset(disk: Disk, folder: str, base: int) -> int:

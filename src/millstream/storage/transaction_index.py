@@ -58,9 +58,7 @@ class TransactionIndex:
     def spill(self) -> None:
         """Write the entries that wait in memory."""
         if self._unsaved:
-            if self._file is None:
-                self._file = self._disk.open(self._path, create=True)
-            self._file.append(self._unsaved)
+            self._created().append(self._unsaved)
             self._unsaved = b""
 
     def keep_below(self, offset: int) -> None:
@@ -69,9 +67,7 @@ class TransactionIndex:
         self.spill()
         if len(kept) < len(self.entries()):
             self._entries = kept
-            if self._file is None:
-                self._file = self._disk.open(self._path, create=True)
-            self._file.truncate(len(kept) * _ENTRY.size)
+            self._created().truncate(len(kept) * _ENTRY.size)
 
     def fsync(self) -> None:
         if self._file is not None:
@@ -80,6 +76,15 @@ class TransactionIndex:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+    def _created(self) -> File:
+        """The file, made if there is none, without an entry that a crash tore."""
+        file = self._file
+        if file is None:
+            file = self._file = self._disk.open(self._path, create=True)
+            if file.size() % _ENTRY.size:
+                file.truncate(file.size() - file.size() % _ENTRY.size)
+        return file
 
     def _load(self) -> tuple[AbortedTransaction, ...]:
         with self._lock:
