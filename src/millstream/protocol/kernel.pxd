@@ -60,3 +60,64 @@ cdef class ColumnWriter:
     cdef unsigned char[::1] header_data
     cdef int[::1] header_data_offsets
     cdef unsigned char[::1] header_validity
+
+
+@cython.final
+cdef class Checksum:
+    cdef unsigned int table[2048]
+
+
+@cython.final
+cdef class OffsetMap:
+    cdef Checksum checksum
+    cdef Cursor cursor
+    cdef unsigned long long* words
+    cdef readonly Py_ssize_t slots
+    cdef Py_ssize_t used
+    cdef Py_ssize_t limit
+    cdef Py_ssize_t max_slots
+    cdef double load_factor
+    cdef readonly long long first_offset
+    cdef readonly long long latest_offset
+    cdef readonly long long next_offset
+    cdef readonly int stop
+    cdef unsigned long long secret_low
+    cdef unsigned long long secret_high
+    cdef unsigned long long digest_low
+    cdef unsigned long long digest_high
+    cdef bytes secret
+
+
+@cython.final
+cdef class BatchFilter:
+    cdef OffsetMap map
+    cdef Cursor cursor
+    cdef const long long[::1] kept_offsets
+    cdef long long upper_offset
+    cdef long long now_ms
+    cdef readonly long long horizon_ms
+    cdef unsigned char[::1] out
+    cdef readonly Py_ssize_t out_size
+    cdef unsigned char[::1] scratch
+    cdef unsigned char[::1] index_out
+    cdef readonly Py_ssize_t index_size
+    cdef unsigned char[::1] time_out
+    cdef readonly Py_ssize_t time_size
+    cdef long long base_offset
+    cdef long long index_interval_bytes
+    cdef long long unindexed_bytes
+    cdef readonly Py_ssize_t size
+    cdef readonly long long next_offset
+    cdef readonly long long max_timestamp
+    cdef readonly long long max_timestamp_offset
+    cdef long long time_entry
+    cdef long long time_entry_offset
+    cdef readonly int stop
+    cdef readonly long long kept
+    cdef bint has_tombstones
+    cdef readonly bint rebased
+    cdef readonly long long largest
+    cdef Py_ssize_t records_end
+    cdef readonly long long batches_read
+    cdef readonly long long records_read
+    cdef readonly long long records_kept

@@ -20,7 +20,8 @@ class _Type:
         return self
 
 
-void = const = uchar = longlong = ulonglong = Py_ssize_t = bint = p_uchar = p_const_uchar = _Type()
+void = const = uchar = uint = longlong = ulonglong = double = Py_ssize_t = bint = _Type()
+p_uchar = p_const_uchar = p_uint = p_ulonglong = NULL = _Type()
 int = _Type()  # noqa: A001 (C's int)
 
 
