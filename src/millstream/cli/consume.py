@@ -25,7 +25,7 @@ from millstream.errors import KafkaError
 from millstream.model import TopicPartition
 
 POLL_MS = 1000
-BULK_LIMITS = FetchLimits(partition_max_bytes=4 * 1024 * 1024)
+BULK_LIMITS = FetchLimits(max_bytes=8 * 1024 * 1024, partition_max_bytes=2 * 1024 * 1024)
 
 
 @click.command()

@@ -116,7 +116,7 @@ def _check(files: list[str], as_json: bool) -> list[str]:
             summary = _Summary(path, os.path.getsize(path))
             done = 0
             try:
-                for entry in entries_of(path, with_records=kind_of(path) == ".log"):
+                for entry in entries_of(path, check_records=True):
                     summary.add(entry)
                     step = entry.get("size", 0)
                     done += step

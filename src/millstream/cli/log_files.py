@@ -72,11 +72,15 @@ def files_in(folder: str) -> list[str]:
     return found
 
 
-def entries_of(path: str, *, with_records: bool = False) -> Iterator[Entry]:
-    """The entries of a file; BadFile where it is not whole."""
+def entries_of(path: str, *, with_records: bool = False, check_records: bool = False) -> Iterator[Entry]:
+    """The entries of a file; BadFile where it is not whole.
+
+    The records of a segment's batches are shown, or only walked to see whether they are well formed,
+    if asked for.
+    """
     kind = kind_of(path)
     if kind == LOG:
-        yield from log_entries(path, with_records=with_records)
+        yield from log_entries(path, with_records=with_records, check_records=check_records)
         return
     data = _read(path)
     base_offset = offset_of(os.path.basename(path))
@@ -111,11 +115,13 @@ def _read(path: str) -> bytes:
         return file.read()
 
 
-def log_entries(path: str, *, with_records: bool = False) -> Iterator[Entry]:
-    """The batches of a segment in order, with their records if asked for; BadFile at the first bad one."""
+def log_entries(path: str, *, with_records: bool = False, check_records: bool = False) -> Iterator[Entry]:
+    """The batches of a segment in order; BadFile at the first bad one."""
     next_offset = offset_of(os.path.basename(path))
     for header, position, batch in batches_of(path, next_offset):
         entry = _batch(header, position)
+        if check_records:
+            _records(header, batch, path)
         if with_records:
             entry["records"] = [_record(record, header) for record in _records(header, batch, path)]
         yield entry
