@@ -9,6 +9,14 @@ from millstream.clock import Clock
 from millstream.cluster.partition import Partition
 from millstream.coordinator.runtime import LoadedBatch
 from millstream.coordinator.shard import Entry, Producer
+from millstream.errors import (
+    CoordinatorNotAvailable,
+    KafkaStorageError,
+    NotCoordinator,
+    NotEnoughReplicas,
+    NotLeaderOrFollower,
+    UnknownTopicOrPartition,
+)
 from millstream.protocol.batch import decode_marker, decode_records, encode_batch
 from millstream.protocol.fetched import whole_batches
 from millstream.protocol.record import Record
@@ -40,7 +48,12 @@ class PartitionLog:
                 producer_epoch=producer.epoch,
                 is_transactional=True,
             )
-        return self.partition.append_internal(batch).last_offset + 1
+        try:
+            return self.partition.append_internal(batch).last_offset + 1
+        except (NotEnoughReplicas, UnknownTopicOrPartition):
+            raise CoordinatorNotAvailable from None
+        except (NotLeaderOrFollower, KafkaStorageError):
+            raise NotCoordinator from None
 
     def when_committed(self, next_offset: int) -> asyncio.Future[None] | None:
         return self.partition.when_committed(next_offset)

@@ -13,7 +13,7 @@ import msgspec
 
 from millstream.broker import handlers
 from millstream.broker.background import Background
-from millstream.broker.coordinators import Coordinators
+from millstream.broker.coordinators import GROUPS_TOPIC, Coordinators
 from millstream.broker.fetch_session import FetchSessions
 from millstream.broker.housekeeping import Housekeeping
 from millstream.broker.metrics_endpoint import MetricsEndpoint
@@ -27,6 +27,9 @@ from millstream.config.keys import MAX_LONG
 from millstream.config.listeners import Listener as ListenerConfig
 from millstream.controller import tree
 from millstream.controller.controller import Controller
+from millstream.coordinator.groups.settings import Settings as GroupSettings
+from millstream.coordinator.groups.shard import GroupShard
+from millstream.coordinator.runtime import Runtime
 from millstream.metrics import Metrics
 from millstream.model import encode_uuid
 from millstream.net.listener import Limits, Listener
@@ -79,6 +82,11 @@ class Broker:
             self.random,
         )
         self.coordinators = Coordinators(self)
+        settings = GroupSettings(config)
+        self.groups: Runtime[GroupShard] = Runtime(
+            GROUPS_TOPIC, lambda _, timers: GroupShard(settings, self.clock, self.random, timers)
+        )
+        self.coordinators.add(GROUPS_TOPIC, self.groups)
         self.background = Background(self.metrics.background_failures)
         self.metrics_endpoint = MetricsEndpoint(self.metrics.exposition)
         self.store: Store

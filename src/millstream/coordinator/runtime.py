@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -198,19 +198,38 @@ class Runtime(Generic[S]):
 
     # What handlers ask for
 
-    async def write(self, index: int, work: Callable[[S], Result[T]]) -> T:
+    def write_now(self, index: int, work: Callable[[S], Result[T]]) -> T | Awaitable[T]:
         """Do an operation: its entries are written and replayed before anything else happens to the shard.
 
-        Answers when they are committed. Also without entries it answers only what is committed:
-        what the operation saw may still be on its way to the replicas.
+        Answers when they are committed, which may be now. Also without entries it answers only what is
+        committed: what the operation saw may still be on its way to the replicas.
         """
         host = self._active(index)
         result = work(host.shard)
         host.apply(result)
-        await self._settle(host)
+        committed = host.log.when_committed(host.next_offset)
         response = result.response
+        if committed is None and not isinstance(response, Promise):
+            return response
+        return self._answer(host, committed, response)
+
+    async def write(self, index: int, work: Callable[[S], Result[T]]) -> T:
+        """As `write_now`, for those who wait anyway."""
+        answer = self.write_now(index, work)
+        return await answer if isinstance(answer, Awaitable) else answer
+
+    async def _answer(
+        self, host: _Host[S], committed: asyncio.Future[None] | None, response: T | Promise[T]
+    ) -> T:
+        if committed is not None:
+            await committed
         if isinstance(response, Promise):
-            return await _kept(response)
+            # What keeps a promise is in the log, but not yet on all replicas.
+            kept: T = await _kept(response)
+            await self._settle(host)
+            return kept
+        if host.is_over:
+            raise NotCoordinator
         return response
 
     async def read(self, index: int, look: Callable[[S], T]) -> T:
@@ -218,6 +237,16 @@ class Runtime(Generic[S]):
         host = self._active(index)
         seen = look(host.shard)
         await self._settle(host)
+        return seen
+
+    async def read_all(self, look: Callable[[S], T]) -> list[T]:
+        """Look at all shards that this broker serves; CoordinatorLoadInProgress if one is not loaded."""
+        hosts = list(self._hosts.values())
+        if not all(host.is_active for host in hosts):
+            raise CoordinatorLoadInProgress
+        seen = [look(host.shard) for host in hosts]
+        for host in hosts:
+            await self._settle(host)
         return seen
 
     def end_transaction(self, index: int, producer: Producer, is_commit: bool) -> None:

@@ -3,7 +3,10 @@
 from millstream.broker.handlers import (
     api_versions,
     configs,
+    coordinators,
     fetch,
+    group_offsets,
+    groups,
     log_dirs,
     metadata,
     offsets,
@@ -22,4 +25,7 @@ MODULES = (
     producers,
     configs,
     log_dirs,
+    coordinators,
+    groups,
+    group_offsets,
 )

@@ -1,0 +1,346 @@
+"""OffsetCommit, OffsetFetch, OffsetDelete and TxnOffsetCommit: the positions of groups."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+from uuid import UUID
+
+from millstream.broker.handlers.groups import group_index
+from millstream.broker.router import Context, handles
+from millstream.coordinator.groups.commits import Caller, Commit, Errors
+from millstream.coordinator.groups.shard import GroupShard
+from millstream.coordinator.shard import Producer, Result
+from millstream.errors import (
+    InvalidCommitOffsetSize,
+    InvalidGroupId,
+    KafkaError,
+    RecordListTooLarge,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+    UnstableOffsetCommit,
+)
+from millstream.model import NO_UUID, TopicPartition
+from millstream.protocol.messages import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
+
+IDS_SINCE = 10
+MANY_GROUPS_SINCE = 8
+GROUP_ERROR_SINCE = 2
+UNKNOWN_OFFSET = -1
+
+T = TypeVar("T")
+
+
+# Committing
+
+
+@handles(OffsetCommitRequest)
+def offset_commit(
+    ctx: Context, req: OffsetCommitRequest
+) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
+    """v2 retention time (until v4); v6 leader epochs (KIP-320); v7 static members (KIP-345); v8 flexible;
+    v9 member epochs (KIP-848); v10 topic ids.
+    """
+    errors: Errors = {}
+    names: list[str] = []
+    commits: list[Commit] = []
+    for topic in req.topics:
+        name, count, missing = _topic(ctx, topic.name, topic.topic_id, IDS_SINCE)
+        names.append(name)
+        for each in topic.partitions:
+            partition = TopicPartition(name, each.partition_index)
+            if 0 <= each.partition_index < count:
+                commits.append(
+                    Commit(
+                        partition,
+                        each.committed_offset,
+                        each.committed_leader_epoch,
+                        each.committed_metadata or "",
+                    )
+                )
+            else:
+                errors[partition] = missing
+
+    def respond(failed: Errors) -> OffsetCommitResponse:
+        failed |= errors
+        return OffsetCommitResponse(
+            topics=[
+                OffsetCommitResponse.OffsetCommitResponseTopic(
+                    name=topic.name,
+                    topic_id=topic.topic_id,
+                    partitions=[
+                        OffsetCommitResponse.OffsetCommitResponsePartition(
+                            partition_index=each.partition_index,
+                            error_code=failed.get(TopicPartition(name, each.partition_index), 0)
+                            if failed
+                            else 0,
+                        )
+                        for each in topic.partitions
+                    ],
+                )
+                for name, topic in zip(names, req.topics, strict=True)
+            ]
+        )
+
+    caller = Caller(req.generation_id_or_member_epoch, req.member_id, req.group_instance_id)
+
+    def work(shard: GroupShard) -> Result[Errors]:
+        return shard.commits.commit(
+            req.group_id, caller, commits, retention_ms=req.retention_time_ms, version=ctx.version
+        )
+
+    if not commits:
+        return respond({})
+    try:
+        outcome = ctx.broker.groups.write_now(group_index(ctx, req.group_id), work)
+    except KafkaError as error:
+        return respond(_all_failed(commits, error))
+    return respond(outcome) if isinstance(outcome, dict) else _later(outcome, commits, respond)
+
+
+@handles(TxnOffsetCommitRequest)
+async def txn_offset_commit(ctx: Context, req: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
+    """v2 leader epochs (KIP-320); v3 flexible, member and generation (KIP-447); v4 and v5 KIP-890."""
+    errors: Errors = {}
+    commits: list[Commit] = []
+    for topic in req.topics:
+        _, count, missing = _topic(ctx, topic.name, NO_UUID, ctx.version + 1)
+        for each in topic.partitions:
+            partition = TopicPartition(topic.name, each.partition_index)
+            if 0 <= each.partition_index < count:
+                commits.append(
+                    Commit(
+                        partition,
+                        each.committed_offset,
+                        each.committed_leader_epoch,
+                        each.committed_metadata or "",
+                    )
+                )
+            else:
+                errors[partition] = missing
+    if commits:
+        caller = Caller(req.generation_id, req.member_id, req.group_instance_id)
+        producer = Producer(req.producer_id, req.producer_epoch)
+        try:
+            if not req.group_id:
+                raise InvalidGroupId
+            failed = await ctx.broker.groups.write(
+                group_index(ctx, req.group_id),
+                lambda shard: shard.commits.commit_in_transaction(req.group_id, caller, producer, commits),
+            )
+            errors |= failed
+        except KafkaError as error:
+            errors |= _all_failed(commits, error)
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition(
+                        partition_index=each.partition_index,
+                        error_code=errors.get(TopicPartition(topic.name, each.partition_index), 0),
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in req.topics
+        ]
+    )
+
+
+def _topic(ctx: Context, name: str, topic_id: UUID, ids_since: int) -> tuple[str, int, int]:
+    """A topic's name and number of partitions, and the error for partitions that do not exist."""
+    metadata = ctx.broker.metadata
+    try:
+        topic = metadata.topic_by_id(topic_id) if ctx.version >= ids_since else metadata.topic(name)
+    except UnknownTopicId as error:
+        return "", 0, error.code
+    except UnknownTopicOrPartition as error:
+        return name, 0, error.code
+    return topic.name, len(topic.partitions), UnknownTopicOrPartition.code
+
+
+def _all_failed(commits: Iterable[Commit], error: KafkaError) -> Errors:
+    code = InvalidCommitOffsetSize.code if isinstance(error, RecordListTooLarge) else error.code
+    return dict.fromkeys((commit.partition for commit in commits), code)
+
+
+async def _later(outcome: Awaitable[Errors], commits: list[Commit], respond: Callable[[Errors], T]) -> T:
+    try:
+        return respond(await outcome)
+    except KafkaError as error:
+        return respond(_all_failed(commits, error))
+
+
+# Fetching
+
+
+@handles(OffsetFetchRequest)
+async def offset_fetch(ctx: Context, req: OffsetFetchRequest) -> OffsetFetchResponse:
+    """v2 null for all topics, an error for the group; v5 leader epochs (KIP-320); v6 flexible; v7 only
+    stable offsets (KIP-447); v8 many groups (KIP-709); v9 member epochs (KIP-848); v10 topic ids.
+
+    A group or a partition without a commit has the offset -1, and that is no error.
+    """
+    if ctx.version >= MANY_GROUPS_SINCE:
+        return OffsetFetchResponse(
+            groups=[await _fetch_group(ctx, group, req.require_stable) for group in req.groups]
+        )
+    topics = req.topics
+    group = OffsetFetchRequest.OffsetFetchRequestGroup(
+        group_id=req.group_id,
+        topics=None
+        if topics is None
+        else [
+            OffsetFetchRequest.OffsetFetchRequestTopics(
+                name=topic.name, partition_indexes=topic.partition_indexes
+            )
+            for topic in topics
+        ],
+    )
+    found = await _fetch_group(ctx, group, req.require_stable)
+    if found.error_code and ctx.version < GROUP_ERROR_SINCE:
+        # There is no place for an error but the partitions.
+        found.topics = [
+            OffsetFetchResponse.OffsetFetchResponseTopics(
+                name=topic.name,
+                partitions=[_position(index, found.error_code) for index in topic.partition_indexes],
+            )
+            for topic in topics or ()
+        ]
+    return OffsetFetchResponse(
+        error_code=found.error_code,
+        topics=[
+            OffsetFetchResponse.OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetFetchResponse.OffsetFetchResponsePartition(
+                        partition_index=each.partition_index,
+                        committed_offset=each.committed_offset,
+                        committed_leader_epoch=each.committed_leader_epoch,
+                        metadata=each.metadata,
+                        error_code=each.error_code,
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in found.topics
+        ],
+    )
+
+
+async def _fetch_group(
+    ctx: Context, group: OffsetFetchRequest.OffsetFetchRequestGroup, require_stable: bool
+) -> OffsetFetchResponse.OffsetFetchResponseGroup:
+    def look(shard: GroupShard) -> list[OffsetFetchResponse.OffsetFetchResponseTopics]:
+        wanted = _wanted(ctx, group) if group.topics is not None else _all_wanted(ctx, shard, group.group_id)
+        return [
+            OffsetFetchResponse.OffsetFetchResponseTopics(
+                name=name,
+                topic_id=topic_id,
+                partitions=[
+                    _committed(shard, group.group_id, TopicPartition(name, index), require_stable)
+                    if name
+                    else _position(index, error_code=UnknownTopicId.code)
+                    for index in indexes
+                ],
+            )
+            for name, topic_id, indexes in wanted
+        ]
+
+    response = OffsetFetchResponse.OffsetFetchResponseGroup(group_id=group.group_id, topics=[])
+    try:
+        response.topics = await ctx.broker.groups.read(group_index(ctx, group.group_id), look)
+    except KafkaError as error:
+        response.error_code = error.code
+    return response
+
+
+def _wanted(
+    ctx: Context, group: OffsetFetchRequest.OffsetFetchRequestGroup
+) -> Iterable[tuple[str, UUID, list[int]]]:
+    for topic in group.topics or ():
+        name = topic.name
+        if ctx.version >= IDS_SINCE:
+            name, _, _ = _topic(ctx, name, topic.topic_id, IDS_SINCE)
+        yield name, topic.topic_id, topic.partition_indexes
+
+
+def _all_wanted(ctx: Context, shard: GroupShard, group_id: str) -> Iterable[tuple[str, UUID, list[int]]]:
+    """All topics that a group has positions in; where ids are spoken, those that still exist."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, index in shard.commits.all_partitions(group_id):
+        by_topic.setdefault(topic, []).append(index)
+    for name, indexes in by_topic.items():
+        known = ctx.broker.metadata.topics.get(name)
+        if known is not None or ctx.version < IDS_SINCE:
+            yield name, NO_UUID if known is None else known.topic_id, indexes
+
+
+def _committed(
+    shard: GroupShard, group_id: str, partition: TopicPartition, require_stable: bool
+) -> OffsetFetchResponse.OffsetFetchResponsePartitions:
+    if require_stable and shard.commits.is_unstable(group_id, partition):
+        return _position(partition.partition, error_code=UnstableOffsetCommit.code)
+    committed = shard.commits.committed(group_id, partition)
+    if committed is None:
+        return _position(partition.partition)
+    return OffsetFetchResponse.OffsetFetchResponsePartitions(
+        partition_index=partition.partition,
+        committed_offset=committed.offset,
+        committed_leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+    )
+
+
+def _position(index: int, error_code: int = 0) -> OffsetFetchResponse.OffsetFetchResponsePartitions:
+    """No position."""
+    return OffsetFetchResponse.OffsetFetchResponsePartitions(
+        partition_index=index, committed_offset=UNKNOWN_OFFSET, metadata="", error_code=error_code
+    )
+
+
+# Removing
+
+
+@handles(OffsetDeleteRequest)
+async def offset_delete(ctx: Context, req: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    """v0 (KIP-496): positions in topics that nobody in the group reads."""
+    errors: Errors = {}
+    partitions: list[TopicPartition] = []
+    for topic in req.topics:
+        _, count, missing = _topic(ctx, topic.name, NO_UUID, ctx.version + 1)
+        for each in topic.partitions:
+            partition = TopicPartition(topic.name, each.partition_index)
+            if 0 <= each.partition_index < count:
+                partitions.append(partition)
+            else:
+                errors[partition] = missing
+    failed = await ctx.broker.groups.write(
+        group_index(ctx, req.group_id), lambda shard: shard.commits.delete(req.group_id, partitions)
+    )
+    errors |= failed
+    return OffsetDeleteResponse(
+        topics=[
+            OffsetDeleteResponse.OffsetDeleteResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetDeleteResponse.OffsetDeleteResponsePartition(
+                        partition_index=each.partition_index,
+                        error_code=errors.get(TopicPartition(topic.name, each.partition_index), 0),
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in req.topics
+        ]
+    )

@@ -1,0 +1,187 @@
+"""Groups of the classic protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and what admins ask."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from functools import partial
+
+from millstream.broker.coordinators import GROUPS_TOPIC
+from millstream.broker.router import Context, handles
+from millstream.coordinator.groups.classic_group import ClassicGroup, State
+from millstream.coordinator.groups.member import Client
+from millstream.coordinator.groups.shard import GroupShard
+from millstream.coordinator.shard import Result
+from millstream.errors import CoordinatorNotAvailable, GroupIdNotFound, InvalidGroupId, KafkaError
+from millstream.protocol.messages import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+DEAD = "Dead"
+UNKNOWN_GROUP_ERROR_SINCE = 6
+
+ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
+"""What can be done with a group, as bits: read, delete, describe, describe and alter configs."""
+
+
+def group_index(ctx: Context, group_id: str) -> int:
+    """The partition that looks after a group."""
+    return ctx.broker.coordinators.partition_of(GROUPS_TOPIC, group_id)
+
+
+@handles(JoinGroupRequest)
+async def join_group(ctx: Context, req: JoinGroupRequest) -> JoinGroupResponse:
+    """v1 rebalance time-out; v4 a member id is required (KIP-394); v5 static members (KIP-345); v6
+    flexible; v7 the protocol's type (KIP-559); v8 a reason (KIP-800); v9 a leader may have to skip the
+    assignment (KIP-814).
+    """
+    client = Client(ctx.version, ctx.client_id or "", f"/{ctx.connection.peer}")
+    try:
+        index = group_index(ctx, req.group_id)
+        response = await ctx.broker.groups.write(index, lambda shard: shard.joins.join(req, client))
+    except KafkaError as error:
+        response = JoinGroupResponse(error_code=error.code, leader="", member_id=req.member_id, members=[])
+    if response.protocol_name is None and ctx.version < 7:
+        response.protocol_name = ""
+    return response
+
+
+@handles(SyncGroupRequest)
+async def sync_group(ctx: Context, req: SyncGroupRequest) -> SyncGroupResponse:
+    """v3 static members (KIP-345); v4 flexible; v5 the protocol's type and name (KIP-559)."""
+    index = group_index(ctx, req.group_id)
+    return await ctx.broker.groups.write(index, lambda shard: shard.members.sync(req))
+
+
+@handles(HeartbeatRequest)
+def heartbeat(ctx: Context, req: HeartbeatRequest) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
+    """v3 static members (KIP-345); v4 flexible."""
+    index = group_index(ctx, req.group_id)
+    return ctx.broker.groups.write_now(index, lambda shard: shard.members.heartbeat(req))
+
+
+@handles(LeaveGroupRequest)
+async def leave_group(ctx: Context, req: LeaveGroupRequest) -> LeaveGroupResponse:
+    """v3 many members (KIP-345); v4 flexible; v5 a reason (KIP-800)."""
+    index = group_index(ctx, req.group_id)
+    return await ctx.broker.groups.write(index, lambda shard: shard.members.leave(req, ctx.version))
+
+
+@handles(DescribeGroupsRequest)
+async def describe_groups(ctx: Context, req: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    """v3 authorized operations (KIP-430); v4 static members; v5 flexible; v6 a group that does not exist
+    is an error, before it was one that is dead (KIP-1043).
+    """
+    response = DescribeGroupsResponse(groups=[])
+    for group_id in req.groups:
+        try:
+            index = group_index(ctx, group_id)
+            group = await ctx.broker.groups.read(index, partial(_described, group_id))
+        except GroupIdNotFound as error:
+            group = _no_group(group_id)
+            if ctx.version >= UNKNOWN_GROUP_ERROR_SINCE:
+                group.error_code, group.error_message = error.code, f"Group {group_id} not found."
+        except KafkaError as error:
+            group = _no_group(group_id)
+            group.group_state = ""
+            group.error_code = error.code
+            group.error_message = error.message if ctx.version >= UNKNOWN_GROUP_ERROR_SINCE else None
+        if req.include_authorized_operations and not group.error_code:
+            group.authorized_operations = ALL_OPERATIONS
+        response.groups.append(group)
+    return response
+
+
+def _no_group(group_id: str) -> DescribeGroupsResponse.DescribedGroup:
+    return DescribeGroupsResponse.DescribedGroup(
+        group_id=group_id, group_state=DEAD, protocol_type="", protocol_data="", members=[]
+    )
+
+
+def _described(group_id: str, shard: GroupShard) -> DescribeGroupsResponse.DescribedGroup:
+    """A group; what its members said and got is told only while that holds."""
+    group = shard.find(group_id)
+    if group is None:
+        raise GroupIdNotFound
+    is_stable = group.state is State.STABLE
+    return DescribeGroupsResponse.DescribedGroup(
+        group_id=group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=(group.protocol_name or "") if is_stable else "",
+        members=[
+            DescribeGroupsResponse.DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata(group.protocol_name) if is_stable else b"",
+                member_assignment=member.assignment if is_stable else b"",
+            )
+            for member in group.members.values()
+        ],
+    )
+
+
+@handles(ListGroupsRequest)
+async def list_groups(ctx: Context, req: ListGroupsRequest) -> ListGroupsResponse:
+    """v3 flexible; v4 states (KIP-518); v5 types (KIP-848). Each broker lists what it coordinates."""
+    states = {state.lower() for state in req.states_filter}
+    types = {kind.lower() for kind in req.types_filter}
+
+    def wanted(group: ClassicGroup) -> bool:
+        return (not states or group.state.value.lower() in states) and (
+            not types or group.kind.lower() in types
+        )
+
+    def listed(shard: GroupShard) -> list[ListGroupsResponse.ListedGroup]:
+        return [
+            ListGroupsResponse.ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type or "",
+                group_state=group.state.value,
+                group_type=group.kind,
+            )
+            for group in shard
+            if wanted(group)
+        ]
+
+    response = ListGroupsResponse(groups=[])
+    for groups in await ctx.broker.groups.read_all(listed):
+        response.groups += groups
+    return response
+
+
+def _delete(group_id: str, shard: GroupShard) -> Result[None]:
+    return shard.delete_group(group_id)
+
+
+@handles(DeleteGroupsRequest)
+async def delete_groups(ctx: Context, req: DeleteGroupsRequest) -> DeleteGroupsResponse:
+    """v2 flexible. Only groups without members can be deleted."""
+    response = DeleteGroupsResponse(results=[])
+    for group_id in req.groups_names:
+        result = DeleteGroupsResponse.DeletableGroupResult(group_id=group_id)
+        response.results.append(result)
+        try:
+            if not group_id:
+                raise InvalidGroupId
+            await ctx.broker.groups.write(group_index(ctx, group_id), partial(_delete, group_id))
+        except CoordinatorNotAvailable:
+            # Nobody ever asked for a group here, so that its topic does not exist.
+            result.error_code = GroupIdNotFound.code
+        except KafkaError as error:
+            result.error_code = error.code
+    return response

@@ -1,0 +1,1 @@
+"""The state machine of groups: their members, and the offsets they commit."""

@@ -1,0 +1,102 @@
+"""Offsets that nobody needs any more, and groups that have nothing left.
+
+An offset is kept for `offsets.retention.minutes` after the group has become empty; that of a group without
+members of its own (a simple one), or in a topic that its members no longer read, for as long after its
+last commit. A commit may bring an expiry of its own (old clients do), which then rules alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from millstream.clock import Clock
+from millstream.coordinator.entry_format import entry
+from millstream.coordinator.group_entries import GroupMetadataKey
+from millstream.coordinator.groups.classic_group import ClassicGroup, State
+from millstream.coordinator.groups.offset_format import NO_EXPIRY, offset_tombstone
+from millstream.coordinator.groups.offsets import Committed, Offsets
+from millstream.coordinator.groups.settings import Settings
+from millstream.coordinator.shard import Entry, Result, Timers
+
+MAX_LOOKED_AT = 2000
+"""How many offsets are looked at before other work gets its turn."""
+
+TIMER = "expiry"
+
+
+class Expiry:
+    """Looks at all offsets of a shard, time and again, a few at a time."""
+
+    def __init__(
+        self,
+        groups: dict[str, ClassicGroup],
+        find: Callable[[str], ClassicGroup | None],
+        offsets: Offsets,
+        timers: Timers,
+        clock: Clock,
+        settings: Settings,
+    ) -> None:
+        self._groups = groups
+        self._find = find
+        self._offsets = offsets
+        self._timers = timers
+        self._clock = clock
+        self._settings = settings
+        self._left: list[str] = []
+
+    def begin(self) -> None:
+        """Look after the next interval."""
+        self._timers.set(TIMER, self._settings.retention_check_ms, self._start)
+
+    def _start(self) -> Result[Any]:
+        self._left = [*self._groups, *(group for group in self._offsets if group not in self._groups)]
+        return self._go_on()
+
+    def _go_on(self) -> Result[Any]:
+        entries: list[Entry] = []
+        looked_at = 0
+        while self._left and looked_at < MAX_LOOKED_AT:
+            group_id = self._left.pop()
+            looked_at += 1 + len(self._offsets.of(group_id))
+            entries += self.expired(group_id)
+        if self._left:
+            self._timers.set(TIMER, 0, self._go_on)
+        else:
+            self.begin()
+        return Result(None, entries)
+
+    def expired(self, group_id: str) -> list[Entry]:
+        """What removes the expired offsets of a group, and the group itself if nothing is left of it."""
+        group = self._find(group_id)
+        if group is None:
+            return []
+        positions = self._offsets.of(group_id)
+        gone = [
+            offset_tombstone(group_id, partition)
+            for partition, committed in self._kept_by_nobody(group)
+            if self._is_over(group, committed)
+        ]
+        has_rest = len(gone) < len(positions) or self._offsets.unstable(group_id)
+        if has_rest or not group.is_empty or group.pending or group.written is None:
+            return gone
+        return [*gone, entry(GroupMetadataKey(group=group_id), None)]
+
+    def _kept_by_nobody(self, group: ClassicGroup) -> Iterator[tuple[Any, Committed]]:
+        """The offsets that age: no member reads the topic, and no transaction is about to move them."""
+        if not group.is_empty and not (group.is_consumer and group.state is State.STABLE):
+            return
+        for partition, committed in self._offsets.of(group.group_id).items():
+            if not group.is_empty and group.reads(partition.topic):
+                continue
+            if not self._offsets.is_unstable(group.group_id, partition):
+                yield partition, committed
+
+    def _is_over(self, group: ClassicGroup, committed: Committed) -> bool:
+        now_ms = self._clock.now_ms()
+        if committed.expire_timestamp_ms != NO_EXPIRY:
+            return now_ms >= committed.expire_timestamp_ms
+        since_ms = committed.commit_timestamp_ms
+        if group.is_empty and group.protocol_type is not None and group.state_since_ms >= 0:
+            since_ms = group.state_since_ms
+        return now_ms - since_ms >= self._settings.retention_ms

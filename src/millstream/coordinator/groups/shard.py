@@ -1,0 +1,186 @@
+"""The groups of one partition of `__consumer_offsets`: members, generations, committed offsets."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from random import Random
+from typing import Any
+
+from millstream.clock import Clock
+from millstream.coordinator.entry_format import entry, number_of, read_value
+from millstream.coordinator.group_entries import GroupMetadataKey, GroupMetadataValue
+from millstream.coordinator.groups.classic_group import ClassicGroup, State
+from millstream.coordinator.groups.commits import Commits
+from millstream.coordinator.groups.expiry import Expiry
+from millstream.coordinator.groups.joining import Joins
+from millstream.coordinator.groups.membership import Membership
+from millstream.coordinator.groups.offset_format import (
+    OFFSET_TYPES,
+    offset_tombstone,
+    read_offset_key,
+    read_offset_value,
+)
+from millstream.coordinator.groups.offsets import Offsets
+from millstream.coordinator.groups.rebalance import Rebalances
+from millstream.coordinator.groups.settings import Settings
+from millstream.coordinator.shard import Entry, Producer, Result, Timers
+from millstream.errors import GroupIdNotFound, NonEmptyGroup, ProtocolError
+from millstream.model import TopicPartition
+
+log = logging.getLogger(__name__)
+
+GROUP_TYPE = GroupMetadataKey.types[-1]
+
+
+class Watcher:
+    """Is told what changes, so that it can be shown elsewhere. This one does not care."""
+
+    def group_changed(self, group_id: str) -> None:
+        """Members or assignments of a group are others, or the group is gone."""
+
+    def offset_changed(self, group_id: str, partition: TopicPartition) -> None:
+        """A group has another position, or none any more."""
+
+
+class GroupShard:
+    """A state machine without I/O: see `coordinator.shard`.
+
+    A group is in `groups` if it has, had or awaits members; one that only ever committed offsets is
+    found through its offsets.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        random: Random,
+        timers: Timers,
+        watcher: Watcher | None = None,
+    ) -> None:
+        self.groups: dict[str, ClassicGroup] = {}
+        self.offsets = Offsets()
+        self._is_live = False
+        self._clock = clock
+        self._timers = timers
+        self._watcher = watcher or Watcher()
+        self._rebalances = Rebalances(self.groups, timers, clock, settings, self._watcher.group_changed)
+        self.joins = Joins(self.groups, self._rebalances, random, settings)
+        self.members = Membership(self.groups, self._rebalances)
+        self.commits = Commits(self.find, self.offsets, self._rebalances, clock, settings)
+        self._expiry = Expiry(self.groups, self.find, self.offsets, timers, clock, settings)
+
+    # Looking
+
+    def find(self, group_id: str) -> ClassicGroup | None:
+        """A group, also one that has nothing but offsets."""
+        group = self.groups.get(group_id)
+        if group is None and group_id in self.offsets:
+            group = ClassicGroup(group_id)
+        return group
+
+    def __iter__(self) -> Iterator[ClassicGroup]:
+        """All groups."""
+        yield from self.groups.values()
+        yield from (ClassicGroup(group_id) for group_id in self.offsets if group_id not in self.groups)
+
+    # Removing
+
+    def delete_group(self, group_id: str) -> Result[None]:
+        """Remove a group that has no members, with all its offsets."""
+        group = self.find(group_id)
+        if group is None:
+            raise GroupIdNotFound
+        if not group.is_empty:
+            raise NonEmptyGroup
+        entries = self.commits.delete_all(group_id)
+        if group.written is not None:
+            entries.append(entry(GroupMetadataKey(group=group_id), None))
+        else:
+            self.groups.pop(group_id, None)
+        return Result(None, entries)
+
+    def delete_topics(self, topics: Iterable[str]) -> Result[None]:
+        """Topics are gone, and with them every group's positions in them."""
+        gone = frozenset(topics)
+        entries = [
+            offset_tombstone(group_id, partition)
+            for group_id in self.offsets
+            for partition in self.offsets.of(group_id)
+            if partition.topic in gone
+        ]
+        return Result(None, entries)
+
+    # Replaying
+
+    def replay(self, entry: Entry, producer: Producer | None, offset: int) -> None:
+        try:
+            self._replay(entry, producer, offset)
+        except (ProtocolError, UnicodeDecodeError) as error:
+            log.warning("the entry at offset %d of a group's log is passed over: %s", offset, error)
+
+    def _replay(self, entry: Entry, producer: Producer | None, offset: int) -> None:
+        number = number_of(entry.key)
+        if number in OFFSET_TYPES:
+            group_id, partition = read_offset_key(entry.key)
+            if entry.value is None:
+                self.offsets.remove(group_id, partition)
+            elif producer is not None:
+                committed = read_offset_value(entry.value, offset)
+                self.offsets.put_pending(producer.producer_id, group_id, partition, committed)
+                return
+            else:
+                self.offsets.put(group_id, partition, read_offset_value(entry.value, offset))
+            if self._is_live:
+                self._watcher.offset_changed(group_id, partition)
+        elif number == GROUP_TYPE:
+            self._replay_group(GroupMetadataKey.decode(entry.key, 0, 2).group, entry.value)
+
+    def _replay_group(self, group_id: str, value: bytes | None) -> None:
+        if value is None:
+            self.groups.pop(group_id, None)
+            self._watcher.group_changed(group_id)
+            return
+        group = self.groups.get(group_id)
+        if group is None:
+            group = self.groups[group_id] = ClassicGroup(group_id)
+        group.written = value
+        if self._is_live and group.state is State.COMPLETING:
+            written = read_value(GroupMetadataValue, value)
+            if written.generation == group.generation:
+                for member in group.took(written, self._clock.now_ms()):
+                    self._rebalances.heard(group, member)
+                self._watcher.group_changed(group_id)
+
+    def replay_end(self, producer: Producer, is_commit: bool) -> None:
+        for group_id, positions in self.offsets.end(producer.producer_id, is_commit):
+            if self._is_live:
+                for partition in positions:
+                    self._watcher.offset_changed(group_id, partition)
+
+    # Beginning and ending
+
+    def loaded(self) -> None:
+        for group in list(self.groups.values()):
+            group.load()
+            self._watcher.group_changed(group.group_id)
+        self._is_live = True
+        self._timers.set("loaded", 0, self._begin)
+        self._expiry.begin()
+
+    def _begin(self) -> Result[Any]:
+        entries: list[Entry] = []
+        for group in list(self.groups.values()):
+            entries += self._rebalances.loaded(group)
+        return Result(None, entries)
+
+    def unloaded(self, error: Exception) -> None:
+        self._is_live = False
+        for group in self.groups.values():
+            for member in group.members.values():
+                for promise in (member.joining, member.syncing):
+                    if promise is not None:
+                        promise.break_(error)
+
+
+Make = Callable[[int, Timers], GroupShard]
