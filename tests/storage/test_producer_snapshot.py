@@ -1,67 +1,43 @@
-"""Producer snapshots: what is written down of a producer is what is known of it after a restart."""
-
 from __future__ import annotations
 
-from struct import Struct
-
 import pytest
-from crc32c import crc32c
 
 from millstream.storage.producer_snapshot import BadSnapshot, decode_snapshot, encode_snapshot
 from millstream.storage.producer_state import Producer, SentBatch
 
-ENTRY = Struct(">qhiqiqiq")
+
+def _producers() -> list[Producer]:
+    busy = Producer(7, 3, 1_700_000_000_000)
+    busy.batches = [SentBatch(4, 9, 4, 1_600_000_000_000), SentBatch(9, 20, 4, 1_700_000_000_000)]
+    busy.coordinator_epoch = 12
+    busy.transaction_start = 16
+    return [busy, Producer(8, 0, 5)]
 
 
-def producer(producer_id: int, batches: list[SentBatch]) -> Producer:
-    made = Producer(producer_id, epoch=3, last_timestamp=500)
-    made.batches = batches
-    made.coordinator_epoch = 7
-    made.transaction_start = 40
-    return made
-
-
-def test_every_remembered_batch_is_kept() -> None:
-    """A restart between the append and a repeated request must not make a duplicate."""
-    batches = [SentBatch(10 * n + 9, 100 * n + 9, 9, 100 * n) for n in range(1, 6)]
-    (found,) = decode_snapshot(encode_snapshot([producer(5, list(batches))]))
-    assert (found.producer_id, found.epoch, found.coordinator_epoch, found.transaction_start) == (5, 3, 7, 40)
-    assert found.last_timestamp == 500
-    assert [batch[:3] for batch in found.batches] == [batch[:3] for batch in batches]
-    assert found.duplicate_of(3, 10, 19) == batches[0]
-
-
-def test_producer_without_batches_is_kept() -> None:
-    (found,) = decode_snapshot(encode_snapshot([producer(5, [])]))
-    assert (found.producer_id, found.epoch, found.batches) == (5, 3, [])
-
-
-def test_last_entry_of_a_producer_is_its_latest_batch() -> None:
-    """Apache Kafka, which takes the last entry of a producer, sees the state it would have written."""
-    data = encode_snapshot([producer(5, [SentBatch(1, 1, 1, 10), SentBatch(4, 9, 2, 20)]), producer(6, [])])
-    entries = list(ENTRY.iter_unpack(data[10:]))
-    assert entries[1] == (5, 3, 4, 9, 2, 500, 7, 40)
-    assert [entry[0] for entry in entries] == [5, 5, 6]
-
-
-def test_snapshot_of_apache_kafka_is_read() -> None:
-    body = (
-        (2).to_bytes(4, "big")
-        + ENTRY.pack(1, 0, 9, 99, 4, 50, -1, -1)
-        + ENTRY.pack(2, 1, -1, -1, 0, 60, 3, -1)
+def test_the_file_is_kafkas() -> None:
+    data = encode_snapshot(_producers())
+    assert data[:2] == b"\x00\x01"
+    assert data[6:10] == b"\x00\x00\x00\x03"
+    assert data[56:102] == bytes.fromhex(
+        "0000000000000007 0003 00000009 0000000000000014 00000004 0000018bcfe56800 0000000c 0000000000000010"
     )
-    first, second = decode_snapshot(b"\x00\x01" + crc32c(body).to_bytes(4, "big") + body)
-    assert first.batches == [SentBatch(9, 99, 4, 50)]
-    assert second.batches == []
+    assert len(data) == 10 + 3 * 46
 
 
-def test_damage_is_found() -> None:
-    data = bytearray(encode_snapshot([producer(5, [SentBatch(1, 1, 1, 10)])]))
-    for position in range(len(data)):
-        data[position] ^= 1
+def test_all_remembered_batches_of_each_producer_are_kept() -> None:
+    busy, idle = decode_snapshot(encode_snapshot(_producers()))
+    assert (busy.producer_id, busy.epoch, busy.coordinator_epoch, busy.transaction_start) == (7, 3, 12, 16)
+    assert busy.batches == _producers()[0].batches
+    assert (idle.producer_id, idle.last_sequence, idle.last_offset, idle.last_timestamp) == (8, -1, -1, 5)
+    assert decode_snapshot(encode_snapshot([])) == []
+
+
+def test_every_changed_or_missing_byte_is_found() -> None:
+    data = encode_snapshot(_producers())
+    for at in range(len(data)):
         with pytest.raises(BadSnapshot):
-            decode_snapshot(bytes(data))
-        data[position] ^= 1
-    for size in range(len(data)):
+            decode_snapshot(data[:at])
+        changed = bytearray(data)
+        changed[at] ^= 0x10
         with pytest.raises(BadSnapshot):
-            decode_snapshot(bytes(data[:size]))
+            decode_snapshot(bytes(changed))

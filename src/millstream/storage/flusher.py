@@ -78,20 +78,31 @@ class Flusher:
                     raise KafkaStorageError(f"{log.partition} is closed") from error
                 raise log.fail(error) from error
             with self._point:
-                if log.segments.active is not segments.active and not segments.active.is_flushed:
-                    target = min(target, log.segments.start_of_next(segments.active, target) - 1)
+                active = segments.active
+                if log.segments.active is not active and not (active.is_flushed or active.is_retired):
+                    target = min(target, log.segments.start_of_next(active, target) - 1)
                 if self._cuts == cuts:
                     self.recovery_point = max(self.recovery_point, target)
                 log.last_flush_ms = log.now_ms()
                 return self.recovery_point
 
+    def sync_names(self) -> None:
+        """Make durable that the log exists and whose it is, before it holds any record."""
+        log = self._log
+        with self._flushing:
+            try:
+                self._sync_names(self._names_changed, is_changed=True)
+            except OSError as error:
+                raise log.fail(error) from error
+
     def _sync_segment(self, segment: Segment, *, is_active: bool) -> None:
         try:
             segment.fsync(with_indexes=not is_active)
         except OSError:
-            if segment.is_retired:  # it was deleted meanwhile
-                return
-            raise
+            if not segment.is_retired:
+                raise
+            segment.is_flushed = True  # it was deleted meanwhile, and is owed nothing
+            return
         segment.is_flushed = not is_active
 
     def _sync_epochs(self) -> bool:

@@ -56,7 +56,7 @@ class OsFile:
         self._disk = disk
         self._path = path
         self.is_closed = False
-        self._is_used = True
+        self._is_used = False
         self._descriptor: _Descriptor | None = None
         descriptor = disk.descriptor(self, path, _FLAGS | os.O_CREAT if create else _FLAGS)
         status = os.fstat(descriptor.fd)

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Lock
+
+import pytest
+
+from millstream.storage.os_disk import OsDisk
+from millstream.storage.transaction_index import AbortedTransaction, TransactionIndex
+from tests.storage.logs import FaultyDisk
+
+FIRST = AbortedTransaction(7, 10, 20, 15)
+SECOND = AbortedTransaction(9, 15, 30, 31)
+
+
+def test_the_file_is_kafkas(tmp_path: Path) -> None:
+    path = tmp_path / "t.txnindex"
+    index = TransactionIndex(OsDisk(), str(path), Lock(), is_new=True)
+    assert not path.exists()
+    index.add(FIRST)
+    index.add(SECOND)
+    data = path.read_bytes()
+    assert data[:34] == bytes.fromhex(
+        "0000 0000000000000007 000000000000000a 0000000000000014 000000000000000f"
+    )
+    assert len(data) == 68
+    assert TransactionIndex(OsDisk(), str(path), Lock()).entries() == (FIRST, SECOND)
+
+
+def test_transactions_that_end_beyond_a_truncation_go(tmp_path: Path) -> None:
+    path = tmp_path / "t.txnindex"
+    index = TransactionIndex(OsDisk(), str(path), Lock(), is_new=True)
+    index.add(FIRST)
+    index.add(SECOND)
+    index.keep_below(30)
+    assert index.entries() == (FIRST,)
+    assert path.stat().st_size == 34
+    index.keep_below(30)
+    index.keep_below(0)
+    assert index.entries() == ()
+    assert path.stat().st_size == 0
+
+
+def test_a_torn_entry_is_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "t.txnindex"
+    TransactionIndex(OsDisk(), str(path), Lock(), is_new=True).add(FIRST)
+    path.write_bytes(path.read_bytes() + b"torn")
+    index = TransactionIndex(OsDisk(), str(path), Lock())
+    assert index.entries() == (FIRST,)
+    index.add(SECOND)
+    assert TransactionIndex(OsDisk(), str(path), Lock()).entries() == (FIRST, SECOND)
+
+
+def test_on_a_full_disk_entries_wait_in_memory(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    disk.room_bytes = 0
+    path = tmp_path / "t.txnindex"
+    index = TransactionIndex(disk, str(path), Lock(), is_new=True)
+    index.add(FIRST)
+    assert index.entries() == (FIRST,)
+    with pytest.raises(OSError, match="No space"):
+        index.spill()
+    disk.room_bytes = 1 << 62
+    index.add(SECOND)
+    assert TransactionIndex(disk, str(path), Lock()).entries() == (FIRST, SECOND)
