@@ -3,9 +3,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := pyproject.toml setup.py src/millstream/protocol/kernel.py
+SOURCES := pyproject.toml setup.py src/millstream/protocol/kernel.py src/millstream/protocol/kernel.pxd
 
-.PHONY: setup demo test check bench system format clean
+.PHONY: setup demo test check bench simulate system format clean
 
 setup: $(VENV)/.ready
 
@@ -36,6 +36,10 @@ format: setup
 
 bench: setup system
 	$(BIN)/python -m bench $(ARGS)
+
+SEEDS ?= 1000
+simulate: setup
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
 clean:
 	rm -rf $(VENV) build src/*.egg-info src/millstream/protocol/kernel.*.so src/millstream/protocol/kernel.c

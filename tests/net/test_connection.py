@@ -33,6 +33,7 @@ async def serving(
 ) -> AsyncIterator[Listener]:
     listener = Listener(service, SystemClock(), limits or Limits())
     await listener.start("127.0.0.1", 0)
+    listener.open()
     try:
         yield listener
     finally:
@@ -246,17 +247,16 @@ def test_an_announced_size_takes_memory_only_as_its_bytes_come() -> None:
 def test_buffers_of_all_connections_together_are_bounded() -> None:
     async def main() -> None:
         limits = Limits(max_buffered_bytes=200_000)
-        async with serving(echo, limits) as listener:
-            async with connected(listener) as (_, first):
-                first.write(struct.pack(">i", 1_000_000) + bytes(300_000))
-                await eventually(lambda: listener.buffered_bytes > 200_000)
-                async with connected(listener) as (reader, second):
-                    payload = bytes(100_000)
-                    second.write(framed(payload))
-                    await asyncio.sleep(0.2)
-                    assert listener.buffered_bytes < 1_100_000
-                    first.transport.abort()
-                    assert await read_frame(reader) == payload
+        async with serving(echo, limits) as listener, connected(listener) as (_, first):
+            first.write(struct.pack(">i", 1_000_000) + bytes(300_000))
+            await eventually(lambda: listener.buffered_bytes > 200_000)
+            async with connected(listener) as (reader, second):
+                payload = bytes(100_000)
+                second.write(framed(payload))
+                await asyncio.sleep(0.2)
+                assert listener.buffered_bytes < 1_100_000
+                first.transport.abort()
+                assert await read_frame(reader) == payload
 
     asyncio.run(main())
 
@@ -318,6 +318,7 @@ def test_stopping_lets_requests_under_way_be_answered() -> None:
 
         listener = Listener(later, SystemClock(), Limits())
         await listener.start("127.0.0.1", 0)
+        listener.open()
         async with connected(listener) as (reader, writer):
             writer.write(framed(b"under way"))
             await eventually(lambda: bool(places))
@@ -336,6 +337,7 @@ def test_localhost_is_served_on_both_families() -> None:
     async def main() -> None:
         listener = Listener(echo, SystemClock(), Limits())
         await listener.start("localhost", 0)
+        listener.open()
         try:
             for host in ("127.0.0.1", "::1"):
                 reader, writer = await asyncio.open_connection(host, listener.port)
@@ -343,6 +345,23 @@ def test_localhost_is_served_on_both_families() -> None:
                 assert await read_frame(reader) == b"12345678"
                 writer.close()
                 await writer.wait_closed()
+        finally:
+            await listener.stop(grace_seconds=1)
+
+    asyncio.run(main())
+
+
+def test_requests_wait_until_the_listener_opens() -> None:
+    async def main() -> None:
+        listener = Listener(echo, SystemClock(), Limits())
+        await listener.start("127.0.0.1", 0)
+        try:
+            async with connected(listener) as (reader, writer):
+                writer.write(framed(b"12345678"))
+                await eventually(lambda: bool(listener.connections))
+                await asyncio.sleep(0.05)
+                listener.open()
+                assert await read_frame(reader) == b"12345678"
         finally:
             await listener.stop(grace_seconds=1)
 

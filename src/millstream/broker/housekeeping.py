@@ -39,6 +39,7 @@ class Housekeeping:
             lambda: config["replica.high.watermark.checkpoint.interval.ms"],
             self.checkpoint_watermarks,
         )
+        background.every("finishing deletions", lambda: 1000, self._broker.controller.finish_deletions)
         background.every("removing deleted files", lambda: 1000, self.remove_deleted)
 
     def _flush_interval_ms(self) -> int:

@@ -30,6 +30,7 @@ from millstream.controller.controller import Controller
 from millstream.coordinator.groups.settings import Settings as GroupSettings
 from millstream.coordinator.groups.shard import GroupShard
 from millstream.coordinator.runtime import Runtime
+from millstream.errors import KafkaError
 from millstream.metrics import Metrics
 from millstream.model import encode_uuid
 from millstream.net.listener import Limits, Listener
@@ -151,12 +152,15 @@ class Broker:
         await self._load_broker_configs()
         await self.controller.start()
         await self.controller.load()
+        await self._finish_deletions()
         for topic in self.metadata.topics.values():
             await self.replicas.take(topic)
         self.store.set_aside_strays(topic.topic_id for topic in self.metadata.topics.values())
         for listener in config.listeners:
             await self._listen(listener)
         await self._register()
+        for opened in self.listeners.values():
+            opened.open()
         Housekeeping(self).begin(self.background)
         if config["metrics.listener"]:
             await self.metrics_endpoint.start(config["metrics.listener"])
@@ -201,6 +205,12 @@ class Broker:
             except NodeExists:
                 node = await self.registry.get(tree.CLUSTER_ID)
         return str(msgspec.json.decode(node.data)["id"])
+
+    async def _finish_deletions(self) -> None:
+        try:
+            await self.controller.finish_deletions()
+        except KafkaError as error:
+            log.warning("topics that are being deleted could not be removed yet: %s", error.message)
 
     async def _load_broker_configs(self) -> None:
         layers = []

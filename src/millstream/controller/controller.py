@@ -67,6 +67,8 @@ class Controller:
         self._epoch = 0
         self._epoch_version = 0
         self._queue: asyncio.Queue[tuple[Callable[[], Awaitable[Any]], asyncio.Future[Any]]] = asyncio.Queue()
+        self._unfinished: dict[str, Topic] = {}
+        """Topics that are deleted, but whose records or nodes could not all be removed yet."""
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -93,14 +95,14 @@ class Controller:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def load(self) -> None:
-        """Read every topic from the registry; finish the deletions that were under way."""
+        """Read every topic from the registry; note the deletions that were under way."""
         names = await self._registry.children(tree.TOPICS)
         deleted = set(await self._registry.children(tree.DELETED_TOPICS))
         configured = set(await self._registry.children(tree.TOPIC_CONFIGS))
         for name in names:
             topic = await self._read_topic(name, name in configured)
             if name in deleted:
-                await self._finish_deletion(topic)
+                self._unfinished[name] = topic
             else:
                 self._metadata.put([topic])
 
@@ -145,6 +147,11 @@ class Controller:
         """Change what is set while running for a broker, or for all (DEFAULT_BROKER)."""
         await self._in_turn(lambda: self._set_broker_config(broker, change, validate_only))
 
+    async def finish_deletions(self) -> None:
+        """Go on with deletions that were cut short, by a crash or a disk that failed."""
+        for topic in list(self._unfinished.values()):
+            await self._in_turn(lambda topic=topic: self._finish_deletion(topic))  # type: ignore[misc]
+
     async def _in_turn(self, work: Callable[[], Awaitable[T]]) -> T:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._queue.put_nowait((work, future))
@@ -171,6 +178,8 @@ class Controller:
     async def _create_topic(self, wanted: NewTopic, validate_only: bool) -> Topic:
         metadata, config = self._metadata, self._config
         check_new_name(wanted.name, metadata.topics)
+        if wanted.name in self._unfinished and not validate_only:
+            await self._finish_deletion(self._unfinished[wanted.name])
         check_topic_overrides(wanted.configs, config)
         racks = {broker.broker_id: broker.rack for broker in metadata.brokers.values()}
         topic = new_topic(
@@ -192,6 +201,7 @@ class Controller:
         try:
             await self._replicas.take(topic)
         except KafkaStorageError:  # a full disk: nothing half made may stand in the way of another try
+            self._unfinished[topic.name] = topic
             await self._write([Create(f"{tree.DELETED_TOPICS}/{topic.name}")])
             await self._finish_deletion(topic)
             raise
@@ -209,11 +219,14 @@ class Controller:
         except NodeExists:
             pass
         self._metadata.remove(topic.name)
+        self._unfinished[topic.name] = topic
         await self._finish_deletion(topic)
         log.info("deleted the topic %s", topic.name)
 
     async def _finish_deletion(self, topic: Topic) -> None:
         """The records go first, the marker last: a deletion that is cut short goes on at the next start."""
+        if self._unfinished.get(topic.name) is not topic:
+            return
         await self._replicas.drop(topic)
         node = tree.topic_path(topic.name)
         ops: list[Operation] = []
@@ -224,8 +237,10 @@ class Controller:
         ops += [Delete(f"{node}/partitions"), Delete(node)]
         if await self._registry.exists(f"{tree.TOPIC_CONFIGS}/{topic.name}") is not None:
             ops.append(Delete(f"{tree.TOPIC_CONFIGS}/{topic.name}"))
-        ops.append(Delete(f"{tree.DELETED_TOPICS}/{topic.name}"))
+        if await self._registry.exists(f"{tree.DELETED_TOPICS}/{topic.name}") is not None:
+            ops.append(Delete(f"{tree.DELETED_TOPICS}/{topic.name}"))
         await self._write(ops)
+        del self._unfinished[topic.name]
 
     async def _add_partitions(
         self, name: str, total: int, assignments: Sequence[Sequence[int]] | None, validate_only: bool

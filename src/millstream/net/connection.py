@@ -92,6 +92,12 @@ class Connection(asyncio.BufferedProtocol):
         if not self._listener.admit(self):
             self._is_closing = True
             self.transport.abort()
+        elif not self._listener.is_open:
+            self._pause_reading()
+
+    def read_on(self) -> None:
+        """The listener has opened: take requests."""
+        self._proceed()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._view[self._end : self._read_to]

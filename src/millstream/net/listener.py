@@ -58,9 +58,13 @@ class Listener:
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._is_stopping = False
         self.port = 0
+        self.is_open = False
 
     async def start(self, host: str, port: int) -> None:
-        """Listen on every address of `host`; port 0 takes a free one, the same on all of them."""
+        """Listen on every address of `host`; port 0 takes a free one, the same on all of them.
+
+        Connections are taken from now on, their requests once the listener is opened.
+        """
         loop = asyncio.get_running_loop()
         # Clients resolve localhost to either family: be there on both, where the machine has both.
         hosts: list[str | None] = ["127.0.0.1", "::1"] if host == "localhost" else [host or None]
@@ -77,6 +81,12 @@ class Listener:
             self._servers.append(server)
             self.port = server.sockets[0].getsockname()[1]
         self._sweep_timer = loop.call_later(SWEEP_SECONDS, self._sweep)
+
+    def open(self) -> None:
+        """Take requests."""
+        self.is_open = True
+        for connection in list(self.connections):
+            connection.read_on()
 
     async def stop(self, grace_seconds: float = 5.0) -> None:
         """Take no more connections, let requests under way be answered, then close."""

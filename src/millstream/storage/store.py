@@ -164,7 +164,7 @@ class Store:
         if found is None or topic_id is None:
             return found
         known = self._topic_ids[partition]
-        if known == NO_UUID and (self._dir_of[partition].was_clean or found.end_offset == 0):
+        if known == NO_UUID:  # torn by a power loss; it can only be this topic's, see `sync_names`
             write_topic_id(self._disk, found.folder, topic_id)
             self._topic_ids[partition] = topic_id
         elif known != topic_id:
@@ -178,7 +178,7 @@ class Store:
         return self._topic_ids[partition]
 
     def create(self, partition: TopicPartition, topic_id: UUID, config: LogConfig) -> Log:
-        """A new, empty log, in the log dir that has the fewest; durable with its first flush."""
+        """A new, empty log, in the log dir that has the fewest; durable with `make_durable`."""
         usable = [folder for folder in self.dirs if not folder.has_failed]
         if not usable:
             raise KafkaStorageError("every log dir has failed")
@@ -197,6 +197,14 @@ class Store:
         self._add(created, folder, topic_id)
         return created
 
+    def make_durable(self, created: Iterable[Log]) -> None:
+        """Let new logs outlive a power loss: their names, and what says whose they are. In any thread.
+
+        Without that a power loss could keep a log's records and lose the topic id they belong to.
+        """
+        for one in created:
+            one.sync_names()
+
     def delete(self, partition: TopicPartition) -> None:
         """Take a log out of service at once; its folder is renamed now and removed later."""
         if partition not in self._logs:
@@ -208,6 +216,19 @@ class Store:
         except OSError as error:
             raise found.storage_error(error) from error
         self._trash.put_folder(path, found.config.file_delete_delay_ms)
+
+    def sync_names(self) -> None:
+        """Make renamed folders durable; may run in a thread.
+
+        Called before a deleted topic's name may be used again: else a power loss could bring its
+        folder back under the name of the new topic.
+        """
+        for folder in self.dirs:
+            if not folder.has_failed:
+                try:
+                    self._disk.fsync_dir(folder.path)
+                except OSError as error:
+                    self._dir_failed(folder, error)
 
     def set_aside_strays(self, topic_ids: Iterable[UUID]) -> list[TopicPartition]:
         """Set aside the logs of topics that are not among these; which they were."""
