@@ -86,15 +86,6 @@ class Flusher:
                 log.last_flush_ms = log.now_ms()
                 return self.recovery_point
 
-    def sync_names(self) -> None:
-        """Make durable that the log exists and whose it is, before it holds any record."""
-        log = self._log
-        with self._flushing:
-            try:
-                self._sync_names(self._names_changed, is_changed=True)
-            except OSError as error:
-                raise log.fail(error) from error
-
     def _sync_segment(self, segment: Segment, *, is_active: bool) -> None:
         try:
             segment.fsync(with_indexes=not is_active)
