@@ -19,7 +19,6 @@ from millstream.errors import (
 )
 from millstream.metrics import Metrics, TopicCounters
 from millstream.model import TopicPartition
-from millstream.storage.log import Log
 from millstream.storage.store import Store
 
 log = logging.getLogger(__name__)
@@ -72,7 +71,6 @@ class Replicas:
         held = self._topics.setdefault(topic.name, {})
         counters = TopicCounters(self._metrics, topic.name)
         pause_at = loop.time() + YIELD_SECONDS
-        created: list[Log] = []
         for index, state in enumerate(topic.partitions):
             if self._config.node_id not in state.replicas or index in held:
                 continue
@@ -80,7 +78,6 @@ class Replicas:
             opened = self._store.get(name, topic.topic_id)
             if opened is None:
                 opened = self._store.create(name, topic.topic_id, config)
-                created.append(opened)
             else:
                 opened.config = config
             partition = Partition(
@@ -99,8 +96,6 @@ class Replicas:
             if loop.time() > pause_at:
                 await asyncio.sleep(0)
                 pause_at = loop.time() + YIELD_SECONDS
-        if created:
-            await loop.run_in_executor(None, self._store.make_durable, created)
 
     async def drop(self, topic: Topic) -> None:
         """Hold a deleted topic's partitions no more; their folders are renamed now and removed later."""

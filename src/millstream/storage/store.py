@@ -178,7 +178,7 @@ class Store:
         return self._topic_ids[partition]
 
     def create(self, partition: TopicPartition, topic_id: UUID, config: LogConfig) -> Log:
-        """A new, empty log, in the log dir that has the fewest; durable with `make_durable`."""
+        """A new, empty log, in the log dir that has the fewest; durable with its first flush."""
         usable = [folder for folder in self.dirs if not folder.has_failed]
         if not usable:
             raise KafkaStorageError("every log dir has failed")
@@ -196,14 +196,6 @@ class Store:
         )
         self._add(created, folder, topic_id)
         return created
-
-    def make_durable(self, created: Iterable[Log]) -> None:
-        """Let new logs outlive a power loss: their names, and what says whose they are. In any thread.
-
-        Without that a power loss could keep a log's records and lose the topic id they belong to.
-        """
-        for one in created:
-            one.sync_names()
 
     def delete(self, partition: TopicPartition) -> None:
         """Take a log out of service at once; its folder is renamed now and removed later."""
