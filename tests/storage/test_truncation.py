@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.storage.logs import NOW_MS, World, append, batch, fill, offsets
+
+
+@pytest.mark.parametrize("offset", [0, 1, 17, 18, 19, 50, 99, 100, 150])
+def test_the_log_ends_where_it_was_truncated_and_goes_on_from_there(world: World, offset: int) -> None:
+    log = world.open()
+    fill(log, 100, step_ms=10)
+    log.truncate_to(offset)
+    end = min(offset, 100)
+    assert log.end_offset == end
+    assert offsets(log) == list(range(end))
+    fill(log, 60, step_ms=10)
+    assert offsets(log) == list(range(end + 60))
+    for one in range(end + 60):
+        log.segments.positions.clear()
+        assert log.read(one, 1).first_offset == one
+    found = log.offset_for_timestamp(NOW_MS + (end + 5) * 10)
+    assert found is not None
+    assert found.offset == end + 5
+    log.close()
+    log = world.open(is_clean=True)
+    assert offsets(log) == list(range(end + 60))
+    log.close()
+    assert offsets(world.open()) == list(range(end + 60))
+
+
+def test_a_batch_that_reaches_beyond_goes_as_a_whole(world: World) -> None:
+    log = world.open()
+    for _ in range(4):
+        append(log, batch(b"a", b"b", b"c"))
+    log.truncate_to(7)
+    assert log.end_offset == 6
+    assert offsets(log) == list(range(6))
+
+
+def test_epochs_producers_and_transactions_go_back_too(world: World) -> None:
+    log = world.open()
+    for sequence in range(60):
+        append(log, batch(b"x" * 100, producer_id=7, epoch=0, sequence=sequence), sequence // 20)
+    log.flush()
+    log.truncate_to(30)
+    assert log.epochs.entries == ((0, 0), (1, 20))
+    assert log.recovery_point == 30
+    assert log.producers.producers[7].last_sequence == 29
+    assert append(log, batch(b"x" * 100, producer_id=7, epoch=0, sequence=30), 5).base_offset == 30
+    assert log.epochs.entries == ((0, 0), (1, 20), (5, 30))
+    assert max(log.snapshots.offsets) <= 30
+    assert not [path for path in Path(log.folder).glob("*.snapshot") if int(path.stem) > 30]
+
+
+def test_an_open_transaction_is_undone(world: World) -> None:
+    log = world.open()
+    fill(log, 5)
+    append(log, batch(b"t", producer_id=1, epoch=0, sequence=0, is_transactional=True))
+    assert log.last_stable_offset(6) == 5
+    log.truncate_to(5)
+    assert log.last_stable_offset(5) == 5
+
+
+def test_the_largest_timestamp_is_found_again(world: World) -> None:
+    log = world.open()
+    fill(log, 10)
+    append(log, batch(b"late", timestamp=NOW_MS + 99))
+    append(log, batch(b"later", timestamp=NOW_MS + 100))
+    log.truncate_to(11)
+    assert log.segments.active.max_timestamp == NOW_MS + 99
+    log.truncate_to(10)
+    assert log.segments.active.max_timestamp == NOW_MS
+
+
+def test_a_log_can_start_anew_anywhere(world: World) -> None:
+    log = world.open()
+    fill(log, 100, leader_epoch=3)
+    log.flush()
+    log.restart_at(5000)
+    assert (log.start_offset, log.end_offset) == (5000, 5000)
+    assert log.epochs.entries == ()
+    fill(log, 3, leader_epoch=4)
+    assert offsets(log) == [5000, 5001, 5002]
+    assert log.flush() == 5003
+    log.close()
+    assert offsets(world.open(is_clean=True)) == [5000, 5001, 5002]
+
+
+def test_starting_anew_at_an_existing_segments_offset(world: World) -> None:
+    log = world.open()
+    fill(log, 10)
+    log.restart_at(0)
+    assert offsets(log) == []
+    fill(log, 3, size=5)
+    assert offsets(log) == [0, 1, 2]
+    log.close()
+    assert offsets(world.open(is_clean=True)) == [0, 1, 2]
