@@ -1,0 +1,93 @@
+"""What README.md shows is run, as it stands there: only the address and the paths are the test's."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.processes import BrokerProcess
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS: list[tuple[str, str]] = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
+TIMEOUT_S = 60
+
+
+def block(language: str, holds: str) -> str:
+    (found,) = (text for kind, text in BLOCKS if kind == language and holds in text)
+    return found
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    assert block("sh", " serve").strip() == ".venv/bin/millstream serve"
+    with BrokerProcess(tmp_path_factory.mktemp("readme")) as process:
+        yield process
+
+
+def test_every_block_is_known() -> None:
+    shown = [re.sub(r"\s+", " ", text)[:24] for _, text in BLOCKS]
+    assert shown == [
+        "make demo # start a brok",
+        ".venv/bin/millstream ser",
+        ".venv/bin/millstream top",
+        "from confluent_kafka imp",
+        "def test_my_pipeline(mil",
+    ]
+
+
+def test_the_make_targets_exist() -> None:
+    targets = re.findall(r"(?:^|`)make (\w+)", README, re.MULTILINE)
+    made = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert {"demo", "test", "setup"} <= set(targets)
+    for target in targets:
+        assert re.search(rf"^{target}:", made, re.MULTILINE), target
+
+
+def test_the_first_five_minutes(broker: BrokerProcess, tmp_path: Path) -> None:
+    program = tmp_path / "millstream"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m millstream.cli.main "$@"\n')
+    program.chmod(0o755)
+    commands = block("sh", "topic create").replace(".venv/bin/millstream", str(program))
+    done = subprocess.run(
+        ["sh", "-e", "-c", commands],
+        env={**os.environ, "MILLSTREAM_BOOTSTRAP": broker.bootstrap, "COLUMNS": "120"},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    for fruit in ("apple", "pear", "plum"):
+        assert fruit in done.stdout
+    assert "orders" in done.stdout
+
+
+def test_the_client(broker: BrokerProcess) -> None:
+    program = block("python", "confluent_kafka").replace("localhost:9092", broker.bootstrap)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    read = [sys.executable, "-m", "millstream.cli.main", "consume", "orders", "-o", "start", "--exit"]
+    seen = subprocess.run(
+        [*read, "--bootstrap", broker.bootstrap], capture_output=True, text=True, timeout=TIMEOUT_S
+    )
+    assert "quince" in seen.stdout
+
+
+def test_the_fixtures(tmp_path: Path) -> None:
+    made = tmp_path / "test_pipeline.py"
+    made.write_text(
+        "def run_my_pipeline(bootstrap, topic):\n"
+        "    from confluent_kafka.admin import AdminClient\n"
+        "    listed = AdminClient({'bootstrap.servers': bootstrap}).list_topics(topic, timeout=10)\n"
+        "    assert len(listed.topics[topic].partitions) == 2\n\n\n" + block("python", "def test_my_pipeline")
+    )
+    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", str(made)]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
