@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from bench.frames import FetchFrame, ProduceAnswer, next_offset
 from bench.stats import Latencies
@@ -112,9 +113,13 @@ class Fetcher:
         self, port: int, topic: str, partition: int, *, max_bytes: int, max_wait_ms: int = 1000
     ) -> None:
         self.connection = Connection(port, timeout_seconds=120)
-        self.frame = FetchFrame(topic, partition, max_bytes=max_bytes, max_wait_ms=max_wait_ms)
+        self._make_frame = partial(FetchFrame, topic, max_bytes=max_bytes, max_wait_ms=max_wait_ms)
+        self.turn_to(partition)
         self._buffer = bytearray(max_bytes + RECEIVE_BYTES)
         self._view = memoryview(self._buffer)
+
+    def turn_to(self, partition: int) -> None:
+        self.frame = self._make_frame(partition)
 
     def fetch(self, offset: int) -> tuple[int, int]:
         """One Fetch from `offset`: the offset to go on from and the bytes of records received."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 from bench.raw import Fetcher
@@ -11,6 +12,9 @@ from bench.workload import CPU_PER_GB, MB_PER_SECOND, CpuClock, Metric, Scale, W
 from bench.workloads.librdkafka import fill
 
 MAX_BYTES = 1 << 20
+TIMES = 100
+LOGS = {"log-small": TIMES, "log-large": 1}
+"""Topics by their count of partitions."""
 
 
 class RawFetch(Workload):
@@ -46,10 +50,14 @@ class RawFetch(Workload):
 
 
 class LargeLog(Workload):
-    """Does the speed of reading depend on how much lies in the log? Both logs are in the page cache."""
+    """Does the speed of reading depend on how much lies in the log?
+
+    A hundred small logs are read one after another, then one log as large as all of them: the same bytes
+    in the page cache, and as little of them in the processor's caches.
+    """
 
     name = "log-100x"
-    title = "raw fetches from a small log and from one 100 times larger"
+    title = f"raw fetches from {TIMES} small logs, and from one {TIMES} times larger"
     metrics = (
         Metric("small MB/s", "MB/s", is_higher_better=True),
         Metric("large MB/s", "MB/s", is_higher_better=True),
@@ -57,34 +65,34 @@ class LargeLog(Workload):
     )
     max_rounds = 5
 
-    def __init__(self) -> None:
-        self._ends: dict[str, tuple[int, int]] = {}
-
     def prepare(self, subject: Subject, scale: Scale) -> None:
         broker = subject.shared()
-        small = scale.count(quick=8e6, full=20e6)
+        total = TIMES * scale.count(quick=6e6, full=20e6)
         with Connection(broker.port) as connection:
-            for topic in ("log-small", "log-large"):
-                connection.create_topic(topic, 1, {"segment.bytes": str(256 << 20)})
-        self._ends[subject.label] = (
-            fill(broker, "log-small", 1000, 1, small),
-            fill(broker, "log-large", 1000, 1, 100 * small),
-        )
+            for topic, partitions in LOGS.items():
+                connection.create_topic(topic, partitions, {"segment.bytes": str(256 << 20)})
+                fill(broker, topic, 1000, partitions, total)
 
     def measure(self, subject: Subject, scale: Scale) -> Mapping[str, float]:
         broker = subject.shared()
-        rates = []
-        wanted = 100 * scale.count(quick=8e6, full=20e6)
-        for topic, end in zip(("log-small", "log-large"), self._ends[subject.label], strict=True):
-            fetcher = Fetcher(broker.port, topic, 0, max_bytes=MAX_BYTES)
-            try:
-                read = fetcher.read(0, end, at_least_bytes=wanted)
-            finally:
-                fetcher.close()
-            rates.append(read.bytes / read.seconds / 1e6)
-        small, large = rates
+        small, large = (_read_all(broker.port, topic, partitions) for topic, partitions in LOGS.items())
         return {"small MB/s": small, "large MB/s": large, "large/small": large / small}
 
     def finish(self, subject: Subject) -> None:
         with Connection(subject.shared().port) as connection:
-            connection.delete_topics(["log-small", "log-large"])
+            connection.delete_topics(list(LOGS))
+
+
+def _read_all(port: int, topic: str, partitions: int) -> float:
+    """Every partition once from its start to its end, over one connection; MB/s."""
+    with Connection(port) as connection:
+        ends = connection.end_offsets(topic, partitions)
+    fetcher = Fetcher(port, topic, 0, max_bytes=MAX_BYTES)
+    try:
+        total, started = 0, time.perf_counter()
+        for partition, end in enumerate(ends):
+            fetcher.turn_to(partition)
+            total += fetcher.read(0, end).bytes
+        return total / (time.perf_counter() - started) / 1e6
+    finally:
+        fetcher.close()

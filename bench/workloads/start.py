@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import subprocess
 import time
 from collections.abc import Mapping
 
@@ -10,7 +11,7 @@ from bench.batches import batch, sample_values
 from bench.frames import ProduceAnswer, produce_frame
 from bench.process import resident_mb
 from bench.raw import many_in_flight
-from bench.subjects import Subject, discard
+from bench.subjects import Broker, Subject, discard
 from bench.wire import Connection, WireError
 from bench.workload import Metric, Scale, Workload, topic_on
 from bench.workloads.librdkafka import consume, fill, produce
@@ -19,13 +20,14 @@ TRY_AGAIN_SECONDS = 0.002
 START_SECONDS = 60
 
 
-def first_acknowledged(port: int, deadline: float) -> None:
+def first_acknowledged(broker: Broker, process: subprocess.Popen[bytes]) -> None:
     """Try until a topic is made and one record in it is acknowledged."""
+    deadline = time.monotonic() + START_SECONDS
     frame = produce_frame("first", {0: batch(sample_values(100)[:1]).data}, acks=1)
     answer = ProduceAnswer("first")
     while True:
         try:
-            with Connection(port, timeout_seconds=10) as connection:
+            with Connection(broker.port, timeout_seconds=10) as connection:
                 connection.create_topic("first", 1)
                 while True:
                     connection.socket.sendall(frame)
@@ -35,9 +37,11 @@ def first_acknowledged(port: int, deadline: float) -> None:
                     except WireError:
                         if time.monotonic() > deadline:
                             raise
-        except (OSError, WireError, struct.error):
-            if time.monotonic() > deadline:
-                raise
+        except (OSError, WireError, struct.error) as error:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(
+                    f"no record was acknowledged; its log says: {broker.log_tail(800)}"
+                ) from error
             time.sleep(TRY_AGAIN_SECONDS)
 
 
@@ -53,8 +57,7 @@ class StartToFirstAck(Workload):
         broker.format()
         try:
             started = time.perf_counter()
-            broker.launch()
-            first_acknowledged(broker.port, time.monotonic() + START_SECONDS)
+            first_acknowledged(broker, broker.launch())
             return {"seconds": time.perf_counter() - started}
         finally:
             discard(broker)
