@@ -64,8 +64,9 @@ class CommandLine:
         return result
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cli_broker() -> Iterator[Broker]:
+    """Gone before other modules: a simulation must not share its process with a broker's thread."""
     with Broker() as broker:
         yield broker
 

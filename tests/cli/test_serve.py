@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import subprocess
@@ -67,6 +68,25 @@ def test_options_win_over_the_file(tmp_path: Path, millstream: CommandLine) -> N
         assert (retention["value"], retention["source"]) == ("18000000", "static broker")
 
 
+def test_a_broker_on_all_addresses_tells_clients_one_that_they_can_use(
+    tmp_path: Path, millstream: CommandLine
+) -> None:
+    for words, told in (
+        ([], {socket.gethostname(), "localhost"}),
+        (["--advertise", "127.0.0.1"], {"127.0.0.1"}),
+    ):
+        process = start("serve", "--listen", "0.0.0.0:0", "--data", str(tmp_path / "data"), *words)
+        assert process.stdout is not None
+        line = process.stdout.readline().decode()
+        found = re.match(r"Millstream is ready on 0\.0\.0\.0:(\d+) \(clients are told (.*):(\d+)\)", line)
+        assert found is not None, line
+        assert found[2] in told
+        assert found[1] == found[3]
+        millstream("topic", "create", "t", "--if-not-exists", "-b", f"127.0.0.1:{found[1]}")
+        process.send_signal(signal.SIGTERM)
+        assert ended(process) == (0, b"", b"")
+
+
 def test_a_port_in_use(tmp_path: Path) -> None:
     with serving(tmp_path / "one") as (_, port):
         code, out, err = ended(
@@ -98,6 +118,7 @@ def test_a_folder_in_use(tmp_path: Path) -> None:
         (["--listen", "localhost:port"], 2, "write HOST:PORT"),
         (["--config", "no-such-file"], 2, "no-such-file"),
         (["--listen", "192.0.2.1:9092"], 1, "not an address of this machine"),
+        (["--listen", "no-such-host.invalid:9092"], 1, "a name that nobody knows"),
         (["--data", "/dev/null/data"], 1, "--data"),
     ],
 )

@@ -23,8 +23,9 @@ def kafka_bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield kafka.bootstrap
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def own_bootstrap() -> Iterator[str]:
+    """Gone before other modules: a simulation must not share its process with a broker's thread."""
     with Broker() as broker:
         yield broker.bootstrap
 

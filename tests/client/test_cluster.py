@@ -183,6 +183,29 @@ def test_a_lost_connection_is_opened_again(on_loop: Run) -> None:
     on_loop(main())
 
 
+def test_a_broker_that_has_fallen_silent_does_not_use_up_the_deadline(on_loop: Run) -> None:
+    """The first answer never comes; the try ends by itself and the next one succeeds."""
+
+    async def main() -> None:
+        asked = 0
+
+        async def script(header: RequestHeader, request: Request) -> Answer:
+            nonlocal asked
+            if isinstance(request, ApiVersionsRequest):
+                return all_versions()
+            asked += 1
+            return None if asked == 1 else answer(port=broker.port)
+
+        async with (
+            scripted_broker(script) as broker,
+            Cluster(f"127.0.0.1:{broker.port}", request_timeout_ms=100) as cluster,
+        ):
+            await cluster.refresh(None, Deadline(30_000))
+            assert (asked, broker.connections) == (2, 2)
+
+    on_loop(main())
+
+
 # -------------------------------------------------------------------- retries
 
 

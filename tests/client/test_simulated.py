@@ -34,7 +34,9 @@ class Run:
         self.network = Network(self.world)
         self.random = Random(seed)
         host = Host(self.world, self.network, "broker")
-        self.machine = BrokerMachine(self.world, host, History(is_flushed_before_ack=False), TOPIC, PARTITIONS, {})
+        self.machine = BrokerMachine(
+            self.world, host, History(is_flushed_before_ack=False), TOPIC, PARTITIONS, {}
+        )
         self.sent: dict[TopicPartition, list[int]] = {}
         self.seen: dict[TopicPartition, list[int]] = {}
 

@@ -6,7 +6,9 @@ import asyncio
 import errno
 import os
 import signal
+import socket
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -15,13 +17,20 @@ from millstream.cli.options import key_values
 from millstream.errors import MillstreamError
 
 if TYPE_CHECKING:
+    from millstream.broker.server import Broker
     from millstream.config.broker import BrokerConfig
 
+ANY_ADDRESS = ("", "0.0.0.0", "::")
 LOG_LEVELS = ["debug", "info", "warning", "error"]
 
 
 @click.command()
 @click.option("--listen", metavar="HOST:PORT", help="Where to listen; localhost:9092 unless configured.")
+@click.option(
+    "--advertise",
+    metavar="HOST[:PORT]",
+    help="The address that clients are told, where it is not the one to listen on.",
+)
 @click.option(
     "--data",
     type=click.Path(file_okay=False),
@@ -52,7 +61,12 @@ LOG_LEVELS = ["debug", "info", "warning", "error"]
     help="What the broker writes to stderr.",
 )
 def serve(
-    listen: str | None, data: str | None, config_file: str | None, options: dict[str, str], log_level: str
+    listen: str | None,
+    advertise: str | None,
+    data: str | None,
+    config_file: str | None,
+    options: dict[str, str],
+    log_level: str,
 ) -> int:
     """Run a broker.
 
@@ -61,7 +75,7 @@ def serve(
     \b
     Examples:
       millstream serve
-      millstream serve --listen 0.0.0.0:9092 --data /var/lib/millstream
+      millstream serve --listen 0.0.0.0:9092 --advertise kafka.example.com --data /var/lib/millstream
       millstream serve --config server.properties -o num.partitions=4
     """
     import logging
@@ -69,34 +83,72 @@ def serve(
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
-    config = broker_config(listen, data, config_file, options)
+    config = broker_config(listen, advertise, data, config_file, options)
+    for key in config.idle_keys():
+        click.echo(f"note: {key.name} has no effect here: {key.idle}", err=True)
     return run_broker(config)
 
 
 def broker_config(
-    listen: str | None, data: str | None, config_file: str | None, options: dict[str, str]
+    listen: str | None,
+    advertise: str | None,
+    data: str | None,
+    config_file: str | None,
+    options: dict[str, str],
 ) -> BrokerConfig:
-    """What the options say, over what the file says, over Kafka's defaults."""
+    """What the options say, over what the file says, over Kafka's defaults.
+
+    A broker that listens on all addresses (0.0.0.0) cannot tell its clients to connect there: unless
+    something else is said, it tells them the machine's name.
+    """
     from millstream.config.broker import BrokerConfig
 
     values = dict(options)
     if listen is not None:
-        values["listeners"] = f"PLAINTEXT://{_address(listen)}"
+        values["listeners"] = f"PLAINTEXT://{_address(listen, '--listen')}"
         values.setdefault("advertised.listeners", "")
     if data is not None:
         values["log.dirs"] = data
-    if config_file is not None:
-        return BrokerConfig.load_properties(config_file, values)
-    return BrokerConfig(values)
+
+    def made() -> BrokerConfig:
+        if config_file is not None:
+            return BrokerConfig.load_properties(config_file, values)
+        return BrokerConfig(values)
+
+    config = made()
+    if advertise is not None:
+        first = config.listeners[0]
+        address = _address(advertise, "--advertise", default_port=first.port)
+        values["advertised.listeners"] = f"{first.name}://{address}"
+    elif any(listener.host in ANY_ADDRESS for listener in config.advertised_listeners):
+        values["advertised.listeners"] = ",".join(
+            f"{listener.name}://{_machine_name()}:{listener.port}"
+            if listener.host in ANY_ADDRESS
+            else str(listener)
+            for listener in config.advertised_listeners
+        )
+    else:
+        return config
+    return made()
 
 
-def _address(listen: str) -> str:
-    host, colon, port = listen.rpartition(":")
-    if not colon:
-        host, port = (listen, "9092") if not listen.isdecimal() else ("localhost", listen)
+def _address(text: str, option: str, default_port: int = 9092) -> str:
+    host, colon, port = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        host, port = (text, str(default_port)) if not text.isdecimal() else ("localhost", text)
     if not port.isdecimal() or int(port) > 65535:
-        raise click.UsageError(f"--listen {listen}: write HOST:PORT, such as localhost:9092")
+        raise click.UsageError(f"{option} {text}: write HOST:PORT, such as localhost:9092")
     return f"{host}:{port}"
+
+
+def _machine_name() -> str:
+    """This machine's name, if it leads to an address; else clients elsewhere cannot reach it anyway."""
+    name = socket.gethostname()
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError:
+        return "localhost"
+    return name
 
 
 def run_broker(config: BrokerConfig) -> int:
@@ -126,8 +178,7 @@ async def _serve(config: BrokerConfig) -> int:
     except LogDirInUse as error:
         raise MillstreamError(f"{error}, with --data DIR") from error
     try:
-        addresses = ", ".join(f"{endpoint.host}:{endpoint.port}" for endpoint in broker.endpoints)
-        click.echo(f"Millstream is ready on {addresses}, with its data in {', '.join(config.log_dirs)}")
+        click.echo(f"Millstream is ready on {_where(broker)}, with its data in {', '.join(config.log_dirs)}")
         await stop.wait()
     finally:
         # From here on a second signal does what it does to any program.
@@ -137,6 +188,17 @@ async def _serve(config: BrokerConfig) -> int:
     return 0
 
 
+def _where(broker: Broker) -> str:
+    """The addresses that it listens on, and those that clients are told, where they differ."""
+    listening = []
+    for listener in broker.config.listeners:
+        at = replace(listener, port=broker.listeners[listener.name].port)
+        listening.append(str(at).partition("://")[2])
+    told = [f"{endpoint.host}:{endpoint.port}" for endpoint in broker.endpoints]
+    text = ", ".join(listening)
+    return text if told == listening else f"{text} (clients are told {', '.join(told)})"
+
+
 def _start_failure(error: OSError, config: BrokerConfig) -> str:
     addresses = ", ".join(str(listener).partition("://")[2] for listener in config.listeners)
     if error.errno == errno.EADDRINUSE:
@@ -144,6 +206,8 @@ def _start_failure(error: OSError, config: BrokerConfig) -> str:
             f"{addresses} is in use by another program, perhaps another broker. "
             "Stop that one, or choose another port with --listen HOST:PORT"
         )
+    if isinstance(error, socket.gaierror):
+        return f"{addresses} has a name that nobody knows. Choose another with --listen HOST:PORT"
     if error.errno == errno.EADDRNOTAVAIL:
         return f"{addresses} is not an address of this machine. Choose another with --listen HOST:PORT"
     if error.errno == errno.EACCES and error.filename is None:

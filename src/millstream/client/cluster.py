@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from millstream.client.connection import Connection, connect
 from millstream.client.deadline import Deadline
-from millstream.client.errors import NoSuchTopic, Unreachable
+from millstream.client.errors import NoSuchTopic, Unreachable, raise_for
 from millstream.client.metadata import Metadata, Node, Topic
 from millstream.errors import (
     KafkaError,
@@ -31,6 +31,8 @@ METADATA_MAX_AGE_MS = 300_000
 BACKOFF_MS = 50
 MAX_BACKOFF_MS = 1000
 UNKNOWN_TOPIC_WAIT_MS = 300
+CONNECT_TIMEOUT_MS = 5_000
+REQUEST_TIMEOUT_MS = 10_000
 
 
 def parse_bootstrap(text: str | Iterable[str]) -> list[tuple[str, int]]:
@@ -55,7 +57,9 @@ def _host_and_port(address: str) -> tuple[str, int]:
 class Cluster:
     """Connections to the brokers of one cluster and what is known of its topics.
 
-    Belongs to one event loop. Every wait ends by the deadline that the caller gave.
+    Belongs to one event loop. Every wait ends by the deadline that the caller gave. A single try
+    ends sooner, after `request_timeout_ms`, so that a broker that has fallen silent does not use up
+    the time in which another try would succeed.
 
     With `must_answer_at_once` an unreachable cluster is an error after the first try, for a person
     who waits; without it, reaching the cluster is retried until the deadline like everything else.
@@ -67,11 +71,13 @@ class Cluster:
         *,
         client_id: str = "millstream",
         must_answer_at_once: bool = False,
+        request_timeout_ms: float = REQUEST_TIMEOUT_MS,
         random: Random | None = None,
     ) -> None:
         self.bootstrap = parse_bootstrap(bootstrap)
         self.client_id = client_id
         self.metadata = Metadata()
+        self._request_timeout_ms = request_timeout_ms
         self._must_answer_at_once = must_answer_at_once
         self._was_reached = False
         self._random = random or Random()  # noqa: S311 - spreads retries, keeps no secret
@@ -128,7 +134,8 @@ class Cluster:
         address = (host, port)
         task = self._connections.get(address)
         if task is None or (task.done() and not _is_open(task)):
-            task = asyncio.ensure_future(connect(host, port, deadline=deadline, client_id=self.client_id))
+            within = deadline.sooner(CONNECT_TIMEOUT_MS)
+            task = asyncio.ensure_future(connect(host, port, deadline=within, client_id=self.client_id))
             task.add_done_callback(_take_exception)
             self._connections[address] = task
         if not task.done():
@@ -156,7 +163,13 @@ class Cluster:
             if node_id is None
             else await self.connection(node_id, deadline)
         )
-        return await connection.request(request, answer, deadline.remaining_ms, max_version=max_version)
+        return await connection.request(
+            request, answer, self.try_timeout_ms(deadline), max_version=max_version
+        )
+
+    def try_timeout_ms(self, deadline: Deadline) -> int:
+        """How long a single try may take."""
+        return int(min(deadline.remaining_ms, self._request_timeout_ms))
 
     async def controller(self, deadline: Deadline) -> int:
         """The broker that takes changes to topics."""
@@ -226,6 +239,7 @@ class Cluster:
                 allow_auto_topic_creation=allow_auto_creation,
             )
             response = await self.request(None, request, MetadataResponse, deadline)
+            raise_for(response.error_code, None, "metadata")
             self.metadata.update(response, is_complete=names is None)
             now = asyncio.get_running_loop().time()
             for topic in response.topics:

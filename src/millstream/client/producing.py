@@ -49,7 +49,7 @@ async def produce(
         request = ProduceRequest(
             transactional_id=transactional_id,
             acks=acks,
-            timeout_ms=deadline.remaining_ms,
+            timeout_ms=cluster.try_timeout_ms(deadline),
             topic_data=[
                 ProduceRequest.TopicProduceData(
                     name=partition.topic,
@@ -63,10 +63,10 @@ async def produce(
         max_version = LAST_VERSION_WITH_NAMES if topic_id == NO_UUID else None
         connection = await cluster.connection(leader.id, deadline)
         if acks == ACKS_NONE:
-            await connection.send_unanswered(request, deadline.remaining_ms, max_version=max_version)
+            await connection.send_unanswered(request, request.timeout_ms, max_version=max_version)
             return Produced(UNKNOWN_OFFSET)
         response = await connection.request(
-            request, ProduceResponse, deadline.remaining_ms, max_version=max_version
+            request, ProduceResponse, request.timeout_ms, max_version=max_version
         )
         answer = response.responses[0].partition_responses[0]
         if answer.error_code == DuplicateSequenceNumber.code:

@@ -66,7 +66,7 @@ async def create_topic(
                 ],
             )
         ],
-        timeout_ms=deadline.remaining_ms,
+        timeout_ms=cluster.try_timeout_ms(deadline),
         validate_only=validate_only,
     )
 
@@ -108,13 +108,13 @@ async def delete_topic(cluster: Cluster, name: str, deadline: Deadline) -> None:
         nonlocal asked_before
         node_id = await cluster.controller(deadline)
         connection = await cluster.connection(node_id, deadline)
-        request = DeleteTopicsRequest(timeout_ms=deadline.remaining_ms)
+        request = DeleteTopicsRequest(timeout_ms=cluster.try_timeout_ms(deadline))
         if connection.version_for(DeleteTopicsRequest) >= 6:
             request.topics = [DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=NO_UUID)]
         else:
             request.topic_names = [name]
         repeated, asked_before = asked_before, True
-        response = await connection.request(request, DeleteTopicsResponse, deadline.remaining_ms)
+        response = await connection.request(request, DeleteTopicsResponse, request.timeout_ms)
         answer = response.responses[0]
         _check_controller(cluster, answer.error_code)
         if answer.error_code == UnknownTopicOrPartition.code:
@@ -139,7 +139,7 @@ async def add_partitions(
     """Grow a topic to `total` partitions and wait until each has a leader."""
     request = CreatePartitionsRequest(
         topics=[CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=total, assignments=None)],
-        timeout_ms=deadline.remaining_ms,
+        timeout_ms=cluster.try_timeout_ms(deadline),
         validate_only=validate_only,
     )
 
@@ -178,7 +178,7 @@ async def _delete_records(
         part = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=partition.partition, offset=offset)
         request = DeleteRecordsRequest(
             topics=[DeleteRecordsRequest.DeleteRecordsTopic(name=partition.topic, partitions=[part])],
-            timeout_ms=deadline.remaining_ms,
+            timeout_ms=cluster.try_timeout_ms(deadline),
         )
         response = await cluster.request(leader.id, request, DeleteRecordsResponse, deadline)
         answer = response.topics[0].partitions[0]
