@@ -1628,11 +1628,12 @@ class BatchFilter:
         """Whether a batch that ends here stays even if it has no records."""
         return _keeps_empty(self, last_offset)
 
-    def passed(self, last_offset: cython.longlong, records: cython.longlong) -> None:
-        """Say that a batch left to the caller was seen to."""
+    def passed(self, last_offset: cython.longlong, records: cython.longlong, kept: cython.longlong) -> None:
+        """Say that a batch left to the caller was seen to, and how many of its records stay."""
         self.next_offset = last_offset + 1
         self.batches_read += 1
         self.records_read += records
+        self.records_kept += kept
 
 
 @cython.cfunc

@@ -10,11 +10,12 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 from struct import Struct
+from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from millstream.errors import KafkaStorageError, OffsetOutOfRange, RecordListTooLarge
 from millstream.protocol.batch import BatchHeader, ControlMarker, read_header
-from millstream.storage import retention, swap, timestamps, truncation
+from millstream.storage import retention, timestamps, truncation
 from millstream.storage.disk import Buffer
 from millstream.storage.epochs import Epochs
 from millstream.storage.flusher import Flusher
@@ -31,6 +32,7 @@ from millstream.storage.timestamps import FoundTimestamp
 if TYPE_CHECKING:
     from millstream.config.log import LogConfig
     from millstream.model import TopicPartition
+    from millstream.storage.swap import Swap
 
 __all__ = ["Appended", "FoundTimestamp", "Log", "Slice", "Surroundings"]
 
@@ -84,7 +86,14 @@ class Log:
         self.disk = around.disk
         self.sync_dir_names = around.sync_dir_names
         self.is_closed = False
-        self.is_swapping = False
+        self.swap: Swap | None = None
+        """The replacement of segments that compaction has begun."""
+        self.swapping = Lock()
+        """Held while segments are replaced: a reader that fails then waits for it and looks again."""
+        self.cleaned_until = 0
+        """The offset below which the log has been compacted."""
+        self.cuts = 0
+        """How often the log's end was cut off."""
         self.failure: str | None = None
         """Why the log takes no more writes; None while it does."""
         self._around = around
@@ -280,8 +289,8 @@ class Log:
             except BlockingIOError:
                 raise
             except (OSError, KafkaStorageError) as error:
-                if self.segments is not segments or (self.is_swapping and not self.is_closed):
-                    continue  # they changed under the read
+                if self.is_changed_since(segments):
+                    continue
                 if isinstance(error, OSError):
                     raise KafkaStorageError(f"reading {self.partition}: {error}") from error
                 raise
@@ -295,14 +304,18 @@ class Log:
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
         """(producer id, first offset) of the aborted transactions with records in [start, end)."""
-        found: list[tuple[int, int]] = []
-        for segment in self.segments.between(start_offset, self.end_offset):
-            for entry in segment.transaction_index.entries():
-                if entry.last_offset >= start_offset and entry.first_offset < end_offset:
-                    found.append((entry.producer_id, entry.first_offset))
-                if entry.last_stable_offset >= end_offset:
-                    return found
-        return found
+        while True:
+            segments = self.segments
+            found = segments.aborted_transactions(start_offset, end_offset, self.end_offset)
+            if start_offset < segments.first.base_offset:
+                raise OffsetOutOfRange(f"offset {start_offset} of {self.partition} was deleted meanwhile")
+            if not self.is_changed_since(segments):
+                return found
+
+    def is_changed_since(self, segments: SegmentList) -> bool:
+        """Whether the log's segments are others than these, which explains what makes no sense in them."""
+        with self.swapping:
+            return self.segments is not segments
 
     def offset_for_timestamp(self, timestamp: int, *, limit: int | None = None) -> FoundTimestamp | None:
         """The first record that is at least as late as `timestamp`, None if there is none below `limit`."""
@@ -362,22 +375,19 @@ class Log:
 
     def replace_tail(self, old: Sequence[Segment], new: Sequence[Segment], end_offset: int) -> None:
         """Take other segments at the end of the log, which moves back to `end_offset`. For truncation."""
+        self.abandon_swap()
+        self.cuts += 1
+        self.cleaned_until = min(self.cleaned_until, end_offset)
         self.end_offset = end_offset
         self.segments = self.segments.replaced(old, new)
         self._flusher.cut(end_offset)
         self._rolling = Rolling(self._config, self._around.random)
         self.discard([segment for segment in old if segment not in new])
 
-    def swap(self, old: Sequence[Segment], cleaned: Segment) -> bool:
-        """Put a cleaned segment, from `swap.make_durable`, in place of a run of others; whether it was done.
-
-        It is not if one of them is no longer part of the log: retention took it.
-        """
-        if any(segment.is_retired for segment in old):
-            return False
-        swap.swap_in(self, old, cleaned)
-        self._flusher.name_changed()
-        return True
+    def abandon_swap(self) -> None:
+        """Undo the replacement of segments that has begun, if there is one."""
+        if self.swap is not None:
+            self.swap.undo()
 
     def discard(self, segments: Sequence[Segment]) -> None:
         """Put the files of segments that are no longer part of the log into the trash."""
@@ -408,6 +418,7 @@ class Log:
         """Let go of the files; before that make all durable, with a producer snapshot, if `is_clean`."""
         if is_clean and self.failure is None:
             try:
+                self.abandon_swap()
                 self._write_down()
             except OSError as error:
                 raise self.fail(error) from error

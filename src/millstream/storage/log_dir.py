@@ -41,6 +41,7 @@ class LogDir:
         self._disk = disk
         self._lock: Lock | None = None
         self._written: dict[str, dict[TopicPartition, int]] = {}
+        self._checkpointing = threading.Lock()
         self._syncing = threading.Lock()
         self._folders_made = 0
         self._folders_synced = 0
@@ -116,16 +117,19 @@ class LogDir:
     def read_offsets(self, name: str) -> dict[TopicPartition, int]:
         """A checkpoint file; a file that is not readable says nothing."""
         try:
-            return checkpoints.read_offsets(self._disk, f"{self.path}/{name}")
+            found = checkpoints.read_offsets(self._disk, f"{self.path}/{name}")
         except checkpoints.BadCheckpoint:
             return {}
+        self._written[name] = found
+        return dict(found)
 
     def write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace a checkpoint file, unless it already says so."""
+        """Replace a checkpoint file, unless it already says so. In any thread."""
         rows = dict(offsets)
-        if self._written.get(name) != rows:
-            checkpoints.write_offsets(self._disk, f"{self.path}/{name}", rows)
-            self._written[name] = rows
+        with self._checkpointing:
+            if self._written.get(name) != rows:
+                checkpoints.write_offsets(self._disk, f"{self.path}/{name}", rows)
+                self._written[name] = rows
 
     def mark_clean(self, broker_epoch: int) -> None:
         """Say that everything in this dir was written down."""

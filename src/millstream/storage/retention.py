@@ -14,6 +14,7 @@ def apply(log: Log, now_ms: int, high_watermark: int) -> int:
     expired = expired_segments(log, now_ms, high_watermark)
     if not expired:
         return 0
+    log.abandon_swap()
     if len(expired) == len(log.segments):
         log.roll()
     log.start_offset = max(log.start_offset, log.segments.start_of_next(expired[-1], log.end_offset))

@@ -118,6 +118,7 @@ class Store:
     def _load_dir(self, folder: LogDir) -> None:
         recovery_points = folder.read_offsets(checkpoints.RECOVERY_POINTS)
         start_offsets = folder.read_offsets(checkpoints.LOG_STARTS)
+        cleaned = folder.read_offsets(checkpoints.CLEANER_OFFSETS)
         around = self._surroundings(folder)
         if not folder.was_clean:
             folder.folder_made()  # a power loss may have kept names that were never made durable
@@ -143,6 +144,7 @@ class Store:
                 )
             except NotADirectoryError:
                 continue  # a file that has a log's name is nobody's log
+            opened.cleaned_until = cleaned.get(partition, 0)
             self._add(opened, folder, read_topic_id(self._disk, path))
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
@@ -270,6 +272,15 @@ class Store:
                 except OSError as error:
                     self._dir_failed(folder, error)
 
+    def checkpoint_cleaned(self, cleaned: Log) -> None:
+        """Write down how far the logs beside this one, and itself, have been compacted."""
+        folder = self._dir_of.get(cleaned.partition)
+        if folder is not None and not folder.has_failed:
+            try:
+                self._write_cleaned(folder, self._logs_of(folder))
+            except OSError as error:
+                self._dir_failed(folder, error)
+
     def remove_deleted(self) -> int:
         """Remove the files and folders whose delay is over; how many."""
         return self._trash.empty()
@@ -322,6 +333,11 @@ class Store:
     def _write_checkpoints(self, folder: LogDir, logs: list[Log]) -> None:
         folder.write_offsets(checkpoints.RECOVERY_POINTS, {one.partition: one.recovery_point for one in logs})
         self._write_starts(folder, logs)
+        self._write_cleaned(folder, logs)
+
+    def _write_cleaned(self, folder: LogDir, logs: list[Log]) -> None:
+        cleaned = {one.partition: one.cleaned_until for one in logs if one.cleaned_until > 0}
+        folder.write_offsets(checkpoints.CLEANER_OFFSETS, cleaned)
 
     def _write_starts(self, folder: LogDir, logs: list[Log]) -> None:
         folder.write_offsets(

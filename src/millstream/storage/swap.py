@@ -1,8 +1,9 @@
 """Replacing segments by cleaned ones, so that a crash at any moment leaves either the old or the new.
 
 1. The new segment's files are written with the suffix `.cleaned`, and made durable.
-2. They are renamed to `.swap`, the `.log` last of all: from there on the new one counts.
-3. The old segments' files go; the suffix `.swap` goes.
+2. They are renamed to `.swap`, the `.log` last of all, and the names made durable: from there on the
+   new one counts.
+3. The old segments' files go, each `.log` first; the suffix `.swap` goes, from the `.log` last.
 
 On opening a folder, `.cleaned` files are removed (step 1 was not finished), and `.swap` files are
 put in place of what they cover (step 3 was not finished).
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from millstream.storage import names
+from millstream.storage.cleaned_segment import CleanedSegment
 from millstream.storage.disk import Disk
 from millstream.storage.recovery import find_end_offset
 from millstream.storage.segment import SUFFIXES, Segment
@@ -42,10 +44,9 @@ def finish_swaps(disk: Disk, folder: str, found: Iterable[str]) -> set[str]:
     for base in sorted(bases):
         end_offset = _end_offset(disk, folder, base)
         _log.info("%s: putting the cleaned segment %d to %d in place", folder, base, end_offset)
-        for name in [name for name in present if name.endswith(SUFFIXES)]:
-            if base <= names.offset_of(name) < max(end_offset, base + 1):
-                disk.remove(f"{folder}/{name}")
-                present.discard(name)
+        for name in _covered(present, base, end_offset):
+            disk.remove(f"{folder}/{name}")
+            present.discard(name)
         for suffix in reversed(SUFFIXES):  # the log last: until then it is still to be done again
             name = names.offset_name(base, suffix)
             if name + names.SWAP in swapped:
@@ -55,32 +56,63 @@ def finish_swaps(disk: Disk, folder: str, found: Iterable[str]) -> set[str]:
     return present
 
 
-def make_durable(disk: Disk, folder: str, cleaned: Segment) -> Segment:
-    """Finish a `.cleaned` segment: from here on a crash puts it in place. In a thread.
+class Swap:
+    """A cleaned segment that takes the place of a run of segments.
 
-    The answer is what `Log.swap` takes.
+    The loop begins and finishes it, a thread makes it durable between the two. Until it is finished it
+    can be undone, and whoever drops records of the log meanwhile does so first: else a crash would bring
+    them back.
     """
-    cleaned.spill()
-    cleaned.fsync(with_indexes=True)
-    disk.fsync_dir(folder)
-    cleaned.rename(names.SWAP)
-    disk.fsync_dir(folder)
-    return Segment(disk, folder, cleaned.base_offset, cleaned.size, cleaned.created_ms, suffix=names.SWAP)
+
+    def __init__(self, log: Log, old: Sequence[Segment], cleaned: CleanedSegment) -> None:
+        self._log = log
+        self._old = old
+        self._cleaned = cleaned
+
+    def begin(self) -> None:
+        """Let the cleaned segment count from here on, should there be a crash. On the loop."""
+        self._log.swap = self
+        self._cleaned.rename(names.CLEANED, names.SWAP)
+
+    def make_durable(self) -> None:
+        """Make the new names durable before the old ones go. In a thread."""
+        self._log.disk.fsync_dir(self._log.folder)
+
+    def undo(self) -> None:
+        """Leave everything as it was. On the loop."""
+        self._log.swap = None
+        self._cleaned.remove(names.SWAP)
+
+    def finish(self) -> bool:
+        """Put the cleaned segment in place; readers go on meanwhile. On the loop. False if it was undone."""
+        log, cleaned = self._log, self._cleaned
+        if log.swap is not self:
+            return False
+        new = Segment(log.disk, log.folder, cleaned.base_offset, cleaned.size, log.now_ms())
+        new.set_timestamps(cleaned.max_timestamp, cleaned.max_timestamp_offset, 0)
+        new.is_flushed = True
+        log.swap = None
+        with log.swapping:
+            log.discard(self._old)
+            cleaned.rename(names.SWAP, "")
+            log.segments = log.segments.replaced(self._old, [new])
+        log.snapshots.keep([segment.base_offset for segment in log.segments], log.end_offset)
+        return True
 
 
-def swap_in(log: Log, old: Sequence[Segment], cleaned: Segment) -> None:
-    """Put a durable `.swap` segment in place of a run of segments. On the loop; readers go on meanwhile."""
-    log.is_swapping = True
-    try:
-        log.discard(old)
-        cleaned.rename("")
-        final = Segment(log.disk, log.folder, cleaned.base_offset, cleaned.size, cleaned.created_ms)
-        final.is_flushed = True
-        log.segments = log.segments.replaced(old, [final])
-    except OSError as error:
-        raise log.fail(error) from error
-    finally:
-        log.is_swapping = False
+def _covered(present: set[str], base: int, end_offset: int) -> list[str]:
+    """The files of the segments that a `.swap` segment replaces.
+
+    Those of the same base offset are old ones only while the old `.log` is there, which therefore
+    goes last. After that they are files of the new segment, which has all four of them.
+    """
+    found = [
+        name for name in present if name.endswith(SUFFIXES) and base < names.offset_of(name) < end_offset
+    ]
+    old = [names.offset_name(base, suffix) for suffix in reversed(SUFFIXES)]
+    if old[-1] in present:
+        found += [name for name in old if name in present]
+    return found
 
 
 def _end_offset(disk: Disk, folder: str, base: int) -> int:

@@ -27,6 +27,11 @@ class AbortedTransaction(NamedTuple):
     last_stable_offset: int
 
 
+def encode_entry(entry: AbortedTransaction) -> bytes:
+    """An entry as the file holds it."""
+    return _ENTRY.pack(_VERSION, *entry)
+
+
 class TransactionIndex:
     """The aborted transactions of one segment. One thread adds, others may read meanwhile."""
 
@@ -48,7 +53,7 @@ class TransactionIndex:
     def add(self, entry: AbortedTransaction) -> None:
         """Add an entry. On a full disk it waits in memory for the next `spill`."""
         self._entries = (*self.entries(), entry)
-        self._unsaved += _ENTRY.pack(_VERSION, *entry)
+        self._unsaved += encode_entry(entry)
         try:
             self.spill()
         except OSError as error:
