@@ -73,7 +73,6 @@ class Partition:
         self.counters = counters
         self._clock = clock
         self._max_decompressed_bytes = max_decompressed_bytes
-        self._flushed = log.end_offset
         self._unseen_bytes = 0
         self._commit_waiters = OffsetWaiters()
         self._flush_waiters = OffsetWaiters()
@@ -83,6 +82,11 @@ class Partition:
         self._failure: KafkaError | None = None
         log.epochs.assign(state.leader_epoch, log.end_offset)
         self.configure(log.config)
+        if self._flushes_first and log.recovery_point < log.end_offset:
+            # What a crash left written but not flushed: neither shown nor acknowledged (to a producer
+            # that sends it again) before it is.
+            self.high_watermark = max(log.recovery_point, log.start_offset)
+            self.start_flush()
 
     def configure(self, config: LogConfig) -> None:
         """Take a changed topic config; it holds from the next append on."""
@@ -142,9 +146,9 @@ class Partition:
     def when_acknowledged(self, acks: int, appended: Appended) -> asyncio.Future[None] | None:
         """A future that ends when an append may be acknowledged; None if it may be now."""
         next_offset = appended.last_offset + 1
-        if acks == ALL:
-            return self.when_committed(next_offset)
-        if self._flushed < next_offset and self._must_flush():
+        if acks == ALL and self.high_watermark < next_offset:
+            return self._commit_waiters.wait(next_offset)
+        if self.log.recovery_point < next_offset and self._must_flush():
             return self._flush_waiters.wait(next_offset)
         return None
 
@@ -202,7 +206,8 @@ class Partition:
     # Flushing
 
     def _must_flush(self) -> bool:
-        return self._flushes_first or self.log.end_offset - self._flushed >= self._flush_messages
+        log = self.log
+        return self._flushes_first or log.end_offset - log.recovery_point >= self._flush_messages
 
     def start_flush(self) -> None:
         """Flush in a thread. Appends that come meanwhile share the next flush: a group commit."""
@@ -212,12 +217,12 @@ class Partition:
     async def _flush(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            while self._flushed < self.log.end_offset:
-                self._flushed = await loop.run_in_executor(None, self.log.flush)
-                self._flush_waiters.passed(self._flushed)
+            while self.log.recovery_point < self.log.end_offset:
+                flushed = await loop.run_in_executor(None, self.log.flush)
+                self._flush_waiters.passed(flushed)
                 if self._flushes_first:
-                    self._advance(self._flushed)
-                elif self.log.end_offset - self._flushed < self._flush_messages:
+                    self._advance(flushed)
+                elif not self._must_flush():
                     break
         except KafkaError as error:
             self.fail(error)
