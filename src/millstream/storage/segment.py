@@ -257,10 +257,11 @@ class Segment:
         """Say that the segment ends at `size`; the bytes beyond go with `cut`."""
         self.size = size
 
-    def cut(self, end_offset: int) -> None:
+    def cut(self, size: int, end_offset: int) -> None:
         """Cut the files off at `size`, where the records below `end_offset` end."""
         relative = end_offset - self.base_offset
-        self.open().truncate(self.size)
+        self.shorten(size)
+        self.open().truncate(size)
         self.index.keep_below(relative, column=0)
         self.time_index.keep_below(relative, column=1)
         self.transaction_index.keep_below(end_offset)

@@ -61,6 +61,19 @@ class SegmentList:
         low = max(0, bisect_right(self._bases, start_offset) - 1)
         return self._items[low : bisect_left(self._bases, end_offset, low)]
 
+    def aborted_transactions(
+        self, start_offset: int, end_offset: int, log_end_offset: int
+    ) -> list[tuple[int, int]]:
+        """(producer id, first offset) of the aborted transactions with records in [start, end)."""
+        found: list[tuple[int, int]] = []
+        for segment in self.between(start_offset, log_end_offset):
+            for entry in segment.transaction_index.entries():
+                if entry.last_offset >= start_offset and entry.first_offset < end_offset:
+                    found.append((entry.producer_id, entry.first_offset))
+                if entry.last_stable_offset >= end_offset:
+                    return found
+        return found
+
     def unflushed(self, end_offset: int) -> list[Segment]:
         """The segments with records below `end_offset` that are not durable as a whole."""
         found: list[Segment] = []

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from millstream.errors import KafkaStorageError, OffsetOutOfRange
 from millstream.protocol.batch import decode_records, read_header
 
 if TYPE_CHECKING:
     from millstream.storage.log import Log
     from millstream.storage.segment import Segment
+    from millstream.storage.segment_list import SegmentList
 
 _CHUNK_BYTES: Final = 1 << 20
 
@@ -23,21 +26,45 @@ class FoundTimestamp(NamedTuple):
 
 def find_first(log: Log, timestamp: int, limit: int) -> FoundTimestamp | None:
     """The first record below `limit` that is at least as late as `timestamp`."""
-    for segment in log.segments:
-        if segment.max_timestamp >= timestamp and segment.size:
-            end_offset = min(limit, log.segments.start_of_next(segment, log.end_offset))
-            found = _search(log, segment, timestamp, end_offset)
-            if found is not None:
-                return found
-    return None
+
+    def look(segments: SegmentList) -> FoundTimestamp | None:
+        for segment in segments:
+            if segment.max_timestamp >= timestamp and segment.size:
+                end_offset = min(limit, segments.start_of_next(segment, log.end_offset))
+                found = _search(log, segment, timestamp, end_offset)
+                if found is not None:
+                    return found
+        return None
+
+    return _look_again(log, look)
 
 
 def find_largest(log: Log, limit: int) -> FoundTimestamp | None:
     """The first record with the largest timestamp; None if it lies at `limit` or beyond."""
-    latest = max(log.segments, key=lambda segment: segment.max_timestamp)
-    if latest.max_timestamp < 0:
-        return None
-    return _search(log, latest, latest.max_timestamp, limit)
+
+    def look(segments: SegmentList) -> FoundTimestamp | None:
+        latest = max(segments, key=lambda segment: segment.max_timestamp)
+        if latest.max_timestamp < 0:
+            return None
+        return _search(log, latest, latest.max_timestamp, limit)
+
+    return _look_again(log, look)
+
+
+def _look_again(log: Log, look: Callable[[SegmentList], FoundTimestamp | None]) -> FoundTimestamp | None:
+    """Repeat a look at the segments for as long as they change under it."""
+    while True:
+        segments, start_offset = log.segments, log.start_offset
+        try:
+            return look(segments)
+        except OffsetOutOfRange:
+            if log.start_offset == start_offset and not log.is_changed_since(segments):
+                raise
+        except (OSError, KafkaStorageError) as error:
+            if not log.is_changed_since(segments):
+                if isinstance(error, KafkaStorageError):
+                    raise
+                raise KafkaStorageError(f"reading {log.partition}: {error}") from error
 
 
 def _search(log: Log, segment: Segment, timestamp: int, end_offset: int) -> FoundTimestamp | None:

@@ -1,7 +1,7 @@
 """Cutting a log's end off, as a follower does where it diverged from its leader.
 
-Readers are not stopped meanwhile: the log's end, its segments' sizes and its list of segments change
-before the bytes go, so that a reader that meets missing bytes sees that the list is another one.
+Readers are not stopped meanwhile: one that meets missing bytes waits until the log is whole again, and
+sees that its list of segments is another one.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ def truncate(log: Log, offset: int) -> None:
         restart(log, offset)
         return
     found = locate(segments, offset, 0)
-    if found is None:
-        log.replace_tail([segments.active], [segments.active], offset)
-        segment = segments.active
-    else:
-        segment = found.segment
-        end_offset = min(offset, read_header(found.data, found.start).base_offset)
-        segment.shorten(found.position + found.start)
-        tail = list(segments.between(segment.base_offset, log.end_offset + 1))
-        log.replace_tail(tail, [segment], end_offset)
-        segment.cut(end_offset)
-        recovery.refresh_timestamps(segment)
+    log.abandon_swap()
+    with log.swapping:
+        if found is None:
+            log.replace_tail([segments.active], [segments.active], offset)
+        else:
+            segment = found.segment
+            end_offset = min(offset, read_header(found.data, found.start).base_offset)
+            tail = list(segments.between(segment.base_offset, log.end_offset + 1))
+            log.end_offset = end_offset
+            segment.cut(found.position + found.start, end_offset)
+            recovery.refresh_timestamps(segment)
+            log.replace_tail(tail, [segment], end_offset)
     log.start_offset = min(log.start_offset, log.end_offset)
     log.epochs.truncate_end(log.end_offset)
     log.snapshots.keep([one.base_offset for one in log.segments], log.end_offset)

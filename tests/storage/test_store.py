@@ -1,0 +1,355 @@
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from millstream.errors import KafkaStorageError
+from millstream.model import NO_UUID, TopicPartition
+from millstream.storage.log_dir import LogDirInUse
+from millstream.storage.meta_properties import WrongLogDir, decode_uuid, encode_uuid
+from millstream.storage.store import NoLogDir, Store
+from tests.storage.logs import NOW_MS, PARTITION, SMALL, TOPIC_ID, World, append, batch, fill, offsets
+
+OTHER_ID = UUID(int=77)
+
+
+def folder_names(world: World, name: str = "a") -> set[str]:
+    return {path.name for path in Path(world.path, name).iterdir() if path.is_dir()}
+
+
+def test_logs_are_there_again_after_a_clean_restart(world: World) -> None:
+    store = world.store()
+    assert not store.was_clean
+    for number in range(5):
+        fill(store.create(TopicPartition("t", number), TOPIC_ID, SMALL), number * 20)
+    store.close()
+    store = world.store()
+    assert store.was_clean
+    assert len(store) == 5
+    for number in range(5):
+        log = store.get(TopicPartition("t", number), TOPIC_ID)
+        assert log is not None
+        assert offsets(log) == list(range(number * 20))
+        assert log.recovery_point == number * 20
+    store.close()
+
+
+def test_the_mark_of_a_clean_stop_is_gone_while_the_store_is_open(world: World) -> None:
+    store = world.store()
+    mark = Path(world.path, "a", ".kafka_cleanshutdown")
+    assert not mark.exists()
+    store.close(broker_epoch=12)
+    assert json.loads(mark.read_text()) == {"version": 0, "brokerEpoch": 12}
+    world.disk.synced.clear()
+    store = world.store()
+    assert not mark.exists()
+    assert f"{world.path}/a" in world.disk.synced
+    assert store.dirs[0].broker_epoch == 12
+    store.close(clean=False)
+    assert not mark.exists()
+    store = world.store()
+    assert not store.was_clean
+    store.close()
+
+
+def test_a_kill_leaves_logs_to_recover_from_their_recovery_points(world: World) -> None:
+    store = world.store()
+    log = store.create(PARTITION, TOPIC_ID, SMALL)
+    fill(log, 100)
+    store.checkpoint()
+    checkpoint = Path(world.path, "a", "recovery-point-offset-checkpoint")
+    active = log.segments.active.base_offset
+    assert checkpoint.read_text() == f"0\n1\norders 0 {active}\n"
+    first = Path(log.folder, "00000000000000000000.log")
+    store.close(clean=False)
+    damaged = bytearray(first.read_bytes())
+    damaged[70] ^= 1
+    first.write_bytes(damaged)
+    last = Path(log.folder, f"{active:020d}.log")
+    last.write_bytes(last.read_bytes() + b"torn")
+    store = world.store()
+    found = store.get(PARTITION, TOPIC_ID)
+    assert found is not None
+    assert found.end_offset == 100
+    with pytest.raises(KafkaStorageError):
+        found.read(0, 1000)
+    assert offsets(found, start=log.segments[1].base_offset) == list(range(log.segments[1].base_offset, 100))
+    store.close()
+
+
+def test_meta_properties_are_kafkas_and_guard_the_dir(world: World) -> None:
+    world.store().close()
+    text = Path(world.path, "a", "meta.properties").read_text()
+    pairs = dict(line.split("=", 1) for line in text.splitlines() if not line.startswith("#"))
+    directory_id = pairs.pop("directory.id")
+    assert pairs == {"version": "1", "cluster.id": "cluster", "node.id": "1"}
+    assert encode_uuid(decode_uuid(directory_id)) == directory_id
+    with pytest.raises(WrongLogDir, match="cluster"):
+        world.store(cluster_id="another")
+    with pytest.raises(WrongLogDir, match=r"node\.id"):
+        world.store(broker_id=2)
+    store = world.store()
+    assert store.dirs[0].meta is not None
+    assert encode_uuid(store.dirs[0].meta.directory_id) == directory_id
+    store.close()
+
+
+def test_a_dir_is_used_by_one_process(world: World) -> None:
+    store = world.store()
+    with pytest.raises(LogDirInUse, match="another process"):
+        world.store()
+    store.close()
+    world.store().close()
+
+
+def test_new_logs_go_where_there_are_fewest(world: World) -> None:
+    store = world.store(("a", "b", "c"))
+    for number in range(9):
+        store.create(TopicPartition("t", number), TOPIC_ID, SMALL)
+    assert [len(folder_names(world, name)) for name in "abc"] == [3, 3, 3]
+    for number in (0, 3, 6):
+        store.delete(TopicPartition("t", number))
+    for number in range(10, 13):
+        store.create(TopicPartition("t", number), TOPIC_ID, SMALL)
+    assert [folder.log_count for folder in store.dirs] == [3, 3, 3]
+    store.close()
+
+
+def test_partition_metadata_is_kafkas(world: World) -> None:
+    store = world.store()
+    log = store.create(PARTITION, TOPIC_ID, SMALL)
+    assert (
+        Path(log.folder, "partition.metadata").read_text() == f"version: 0\ntopic_id: {encode_uuid(TOPIC_ID)}"
+    )
+    assert store.topic_id(PARTITION) == TOPIC_ID
+    store.close()
+
+
+def test_a_log_of_another_topic_id_is_set_aside(world: World) -> None:
+    store = world.store()
+    fill(store.create(PARTITION, OTHER_ID, SMALL), 3)
+    store.close()
+    store = world.store()
+    assert store.get(PARTITION, TOPIC_ID) is None
+    assert store.get(PARTITION) is None
+    (name,) = folder_names(world)
+    assert name.startswith("orders-0.")
+    assert name.endswith("-stray")
+    assert Path(world.path, "a", name, "00000000000000000000.log").stat().st_size > 0
+    created = store.create(PARTITION, TOPIC_ID, SMALL)
+    assert created.end_offset == 0
+    store.close()
+    store = world.store()
+    assert len(store) == 1
+    store.close()
+
+
+def test_logs_of_no_known_topic_are_set_aside(world: World) -> None:
+    store = world.store()
+    store.create(PARTITION, TOPIC_ID, SMALL)
+    store.create(TopicPartition("gone", 3), OTHER_ID, SMALL)
+    assert store.set_aside_strays([TOPIC_ID]) == [TopicPartition("gone", 3)]
+    assert store.get(TopicPartition("gone", 3)) is None
+    assert len(store) == 1
+    assert {name.split(".")[0] for name in folder_names(world)} == {"orders-0", "gone-3"}
+    store.close()
+
+
+def test_a_folder_without_a_topic_id_takes_the_one_it_is_asked_for(world: World) -> None:
+    store = world.store()
+    fill(store.create(PARTITION, TOPIC_ID, SMALL), 3)
+    store.close()
+    metadata = Path(world.path, "a", "orders-0", "partition.metadata")
+    for content in (b"", None):
+        metadata.write_bytes(content) if content is not None else metadata.unlink()
+        store = world.store()
+        assert store.topic_id(PARTITION) == NO_UUID
+        found = store.get(PARTITION, TOPIC_ID)
+        assert found is not None
+        assert offsets(found) == [0, 1, 2]
+        assert encode_uuid(TOPIC_ID) in metadata.read_text()
+        store.close()
+
+
+def test_a_deleted_log_is_renamed_and_later_removed(world: World) -> None:
+    store = world.store()
+    log = store.create(PARTITION, TOPIC_ID, SMALL)
+    log.config = type(SMALL)(file_delete_delay_ms=5000)
+    fill(log, 10)
+    store.delete(PARTITION)
+    (name,) = folder_names(world)
+    assert name.startswith("orders-0.")
+    assert name.endswith("-delete")
+    with pytest.raises(KafkaStorageError):
+        append(log, batch(b"a"))
+    assert store.remove_deleted() == 0
+    world.clock.ms += 5000
+    assert store.remove_deleted() == 1
+    assert folder_names(world) == set()
+    store.delete(PARTITION)
+    store.close()
+
+
+def test_a_restart_removes_what_was_deleted_before(world: World) -> None:
+    store = world.store()
+    store.create(PARTITION, TOPIC_ID, SMALL)
+    store.delete(PARTITION)
+    store.close()
+    store = world.store()
+    assert len(store) == 0
+    store.remove_deleted()
+    assert folder_names(world) == set()
+    store.close()
+
+
+def test_deleted_records_stay_deleted(world: World) -> None:
+    store = world.store()
+    log = store.create(PARTITION, TOPIC_ID, SMALL)
+    fill(log, 50)
+    log.delete_records(7)
+    store.checkpoint_start_offsets()
+    store.close(clean=False)
+    assert Path(world.path, "a", "log-start-offset-checkpoint").read_text() == "0\n1\norders 0 7\n"
+    store = world.store()
+    found = store.get(PARTITION)
+    assert found is not None
+    assert found.start_offset == 7
+    store.close()
+
+
+def test_high_watermarks_are_written_down(world: World) -> None:
+    store = world.store(("a", "b"))
+    for number in range(2):
+        store.create(TopicPartition("t", number), TOPIC_ID, SMALL)
+    marks = {TopicPartition("t", 0): 5, TopicPartition("t", 1): 6}
+    store.checkpoint_high_watermarks({**marks, TopicPartition("elsewhere", 0): 9})
+    assert Path(world.path, "a", "replication-offset-checkpoint").read_text() == "0\n1\nt 0 5\n"
+    assert store.high_watermarks() == marks
+    store.close()
+
+
+def test_a_dir_that_fails_takes_down_only_its_logs(world: World) -> None:
+    store = world.store(("a", "b"))
+    failed: list[str] = []
+    store.on_dir_failure = failed.append
+    logs = [store.create(TopicPartition("t", number), TOPIC_ID, SMALL) for number in range(4)]
+    in_a = [log for log in logs if log.dir_path.endswith("/a")]
+    in_b = [log for log in logs if log.dir_path.endswith("/b")]
+    world.disk.room_bytes, world.disk.write_errno, world.disk.failing_suffix = 0, errno.EIO, ".log"
+    with pytest.raises(KafkaStorageError):
+        fill(in_a[0], 1)
+    world.disk.room_bytes = 1 << 62
+    assert failed == [f"{world.path}/a"]
+    for log in in_a:
+        assert log.failure is not None
+        with pytest.raises(KafkaStorageError):
+            fill(log, 1)
+    for log in in_b:
+        fill(log, 3)
+    created = store.create(TopicPartition("t", 9), TOPIC_ID, SMALL)
+    assert created.dir_path.endswith("/b")
+    assert [folder.has_failed for folder in store.dirs] == [True, False]
+    assert store.dirs[0].volume_bytes() == (-1, -1)
+    store.checkpoint()
+    store.close()
+    assert not Path(world.path, "a", ".kafka_cleanshutdown").exists()
+    assert Path(world.path, "b", ".kafka_cleanshutdown").exists()
+
+
+def test_a_dir_that_cannot_be_opened_is_left_out(world: World) -> None:
+    Path(world.path, "a").write_bytes(b"not a folder")
+    store = world.store(("a", "b"))
+    assert [folder.has_failed for folder in store.dirs] == [True, False]
+    assert store.create(PARTITION, TOPIC_ID, SMALL).dir_path.endswith("/b")
+    store.close()
+    with pytest.raises(NoLogDir):
+        world.store(("a",))
+
+
+def test_a_full_disk_refuses_new_logs_and_nothing_else(world: World) -> None:
+    store = world.store()
+    log = store.create(PARTITION, TOPIC_ID, SMALL)
+    world.disk.room_bytes = 0
+    with pytest.raises(KafkaStorageError):
+        store.create(TopicPartition("more", 0), TOPIC_ID, SMALL)
+    world.disk.room_bytes = 1 << 62
+    assert not store.dirs[0].has_failed
+    fill(log, 3)
+    store.create(TopicPartition("more", 0), TOPIC_ID, SMALL)
+    store.close()
+
+
+def test_a_log_that_lies_in_two_dirs_is_served_from_one(world: World) -> None:
+    store = world.store(("a", "b"))
+    fill(store.create(PARTITION, TOPIC_ID, SMALL), 5)
+    store.close()
+    shutil.copytree(Path(world.path, "a", "orders-0"), Path(world.path, "b", "orders-0"))
+    store = world.store(("a", "b"))
+    assert len(store) == 1
+    assert [name.endswith("-stray") for name in folder_names(world, "b")] == [True]
+    store.close()
+
+
+def test_what_is_not_a_log_is_left_alone(world: World) -> None:
+    world.store().close()
+    root = Path(world.path, "a")
+    (root / "notes-1").write_text("a file")
+    (root / "lost+found").mkdir()
+    (root / "__cluster_metadata-0").mkdir()
+    (root / "orders-0.abc-future").mkdir()
+    store = world.store()
+    assert len(store) == 0
+    assert store.set_aside_strays([]) == []
+    store.close()
+    assert {"notes-1", "lost+found", "__cluster_metadata-0", "orders-0.abc-future"} <= {
+        p.name for p in root.iterdir()
+    }
+
+
+def test_many_logs_are_closed_in_threads(world: World) -> None:
+    store = world.store()
+    for number in range(40):
+        fill(store.create(TopicPartition("t", number), TOPIC_ID, SMALL), 30)
+    with ThreadPoolExecutor(8) as pool:
+        store.close(each=pool.map)
+    store = world.store()
+    assert store.was_clean
+    assert all(offsets(log) == list(range(30)) for log in store)
+    assert all(log.recovery_point == 30 for log in store)
+    store.close()
+
+
+def test_creating_a_log_costs_no_fsync(world: World) -> None:
+    store = world.store()
+    world.disk.synced.clear()
+    log = store.create(PARTITION, TOPIC_ID, SMALL)
+    fill(log, 3)
+    assert world.disk.synced == []
+    log.flush()
+    assert {f"{log.folder}/partition.metadata", log.folder, log.dir_path} <= set(world.disk.synced)
+    second = store.create(TopicPartition("t", 1), TOPIC_ID, SMALL)
+    third = store.create(TopicPartition("t", 2), TOPIC_ID, SMALL)
+    world.disk.synced.clear()
+    for one in (second, third):
+        fill(one, 1)
+        one.flush()
+    assert world.disk.synced.count(log.dir_path) == 1
+    store.close()
+
+
+def test_a_store_reads_what_another_clock_wrote(world: World) -> None:
+    store: Store = world.store()
+    fill(store.create(PARTITION, TOPIC_ID, SMALL), 3)
+    store.close()
+    world.clock.ms = NOW_MS - 10_000_000
+    store = world.store()
+    found = store.get(PARTITION)
+    assert found is not None
+    assert offsets(found) == [0, 1, 2]
+    store.close()
