@@ -38,7 +38,7 @@ def _subjects(names: str, folder: Path) -> list[Subject]:
 @click.option(
     "--only", multiple=True, metavar="NAME", help="Only workloads whose name contains NAME (repeatable)."
 )
-@click.option("--quick", is_flag=True, help="A row of each kind, small loads, two rounds: some four minutes.")
+@click.option("--quick", is_flag=True, help="A row of each kind, small loads, two rounds.")
 @click.option("--rounds", type=click.IntRange(1), help="Measurements of each workload (default 5, quick 2).")
 @click.option("--factor", type=float, default=1.0, help="Multiplies the size of every load.")
 @click.option("--backlog-gb", type=float, help="Size of the cold backlog (default 10, quick 0.5).")

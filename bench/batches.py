@@ -17,7 +17,7 @@ STARTED_MS = int(time.time() * 1000)
 
 
 def sample_values(size: int, count: int = VALUE_COUNT, seed: int = 7) -> list[bytes]:
-    """Values of exactly `size` bytes that compress about as log lines do (roughly 2 to 3 times)."""
+    """Values of exactly `size` bytes that compress about twice with lz4, as log lines might."""
     chance = random.Random(seed)
     letters = b"abcdefghijklmnopqrstuvwxyz0123456789"
     words = [bytes(chance.choices(letters, k=chance.randint(3, 12))) + b" " for _ in range(WORDS)]
