@@ -5,6 +5,7 @@ The loop creates and deletes logs; `checkpoint`, `remove_deleted` and `close` ma
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from random import Random
@@ -247,7 +248,7 @@ class Store:
                         one.flush(rolled_only=True)
                 self._write_checkpoints(folder, logs)
             except OSError as error:
-                self._dir_failed(folder, error)
+                self._not_written(folder, error)
             except KafkaStorageError as error:
                 log.error("checkpointing %s: %s", folder.path, error)
 
@@ -261,7 +262,7 @@ class Store:
             try:
                 folder.write_offsets(checkpoints.HIGH_WATERMARKS, known)
             except OSError as error:
-                self._dir_failed(folder, error)
+                self._not_written(folder, error)
 
     def checkpoint_start_offsets(self) -> None:
         """Write down where the logs start, so that deleted records stay deleted."""
@@ -270,7 +271,7 @@ class Store:
                 try:
                     self._write_starts(folder, self._logs_of(folder))
                 except OSError as error:
-                    self._dir_failed(folder, error)
+                    self._not_written(folder, error)
 
     def checkpoint_cleaned(self, cleaned: Log) -> None:
         """Write down how far the logs beside this one, and itself, have been compacted."""
@@ -279,7 +280,7 @@ class Store:
             try:
                 self._write_cleaned(folder, self._logs_of(folder))
             except OSError as error:
-                self._dir_failed(folder, error)
+                self._not_written(folder, error)
 
     def remove_deleted(self) -> int:
         """Remove the files and folders whose delay is over; how many."""
@@ -300,7 +301,7 @@ class Store:
                     self._write_checkpoints(folder, logs)
                     folder.mark_clean(broker_epoch)
                 except OSError as error:
-                    self._dir_failed(folder, error)
+                    self._not_written(folder, error)
         self._logs.clear()
         self.release()
 
@@ -354,6 +355,13 @@ class Store:
             folder.sync_names,
             lambda error: self._dir_failed(folder, error),
         )
+
+    def _not_written(self, folder: LogDir, error: OSError) -> None:
+        """A checkpoint was not written. If the disk is full, the old one still holds until there is room."""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            log.warning("checkpointing %s: %s", folder.path, error)
+        else:
+            self._dir_failed(folder, error)
 
     def _dir_failed(self, folder: LogDir, error: OSError) -> None:
         if folder.has_failed:
