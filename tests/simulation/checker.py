@@ -44,7 +44,7 @@ def changed_reads(history: History) -> Iterator[Anomaly]:
     """What a consumer read is in the final log, at the same offset."""
     final = _by_offset(history)
     for read in history.reads:
-        if history.is_excused(read.partition, read.offset, read.at):
+        if history.is_excused(read.partition, read.offset, read.asked_at):
             continue
         found = final.get((read.partition, read.offset))
         if found != read.value:
@@ -55,7 +55,7 @@ def inconsistent_offsets(history: History) -> Iterator[Anomaly]:
     """Between two power losses an offset has one value, whoever speaks of it."""
     seen: dict[tuple[int, int, int], str] = {}
     claims = [(a.partition, a.offset, a.value, a.sent_at, a.acked_at) for a in history.acks]
-    claims += [(r.partition, r.offset, r.value, r.at, r.at) for r in history.reads]
+    claims += [(r.partition, r.offset, r.value, r.asked_at, r.at) for r in history.reads]
     for partition, offset, value, begin, end in claims:
         epoch = _losses_before(history, begin)
         if epoch != _losses_before(history, end):

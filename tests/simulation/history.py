@@ -27,13 +27,17 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A consumer got a value at an offset. `run` changes whenever it set its position anew."""
+    """A consumer got a value at an offset, for what it asked at `asked_at`.
+
+    `run` changes whenever it set its position anew.
+    """
 
     consumer: str
     run: int
     partition: int
     offset: int
     value: str
+    asked_at: float
     at: float
 
 

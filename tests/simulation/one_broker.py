@@ -150,6 +150,7 @@ class _Run:
         process = self._host("churn").start()
         self.churn = Churn(Client("broker", PORT, "churn"), self.history, process.random)
         import os
+
         self.churn.is_over = bool(os.environ.get("NOCHURN"))
         return asyncio.ensure_future(process.call(self.churn.run()))
 

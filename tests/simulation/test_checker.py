@@ -19,7 +19,7 @@ def good_history(*, is_flushed_before_ack: bool = False) -> History:
         for producer in ("a", "b"):
             value = history.send(producer, 0, index)
             history.acks.append(Ack(value, 0, offset, sent_at=float(index), acked_at=index + 0.5))
-            history.reads.append(Read("c", 0, 0, offset, value, at=index + 0.6))
+            history.reads.append(Read("c", 0, 0, offset, value, asked_at=index + 0.55, at=index + 0.6))
             history.final[0].append(Entry(offset, value))
             offset += 1
     return history
@@ -72,11 +72,11 @@ def read_twice(history: History) -> None:
 
 def read_vanished(history: History) -> None:
     history.send("a", 0, 10)
-    history.reads.append(Read("c", 0, 0, 20, "a/0/10", at=11.0))
+    history.reads.append(Read("c", 0, 0, 20, "a/0/10", asked_at=10.9, at=11.0))
 
 
 def disagree(history: History) -> None:
-    history.reads.append(Read("d", 0, 0, 5, "a/0/0", at=3.0))
+    history.reads.append(Read("d", 0, 0, 5, "a/0/0", asked_at=2.9, at=3.0))
 
 
 def complain(history: History) -> None:

@@ -262,6 +262,7 @@ class Consumer:
                 )
             ],
         )
+        asked_at = asyncio.get_running_loop().time()
         try:
             answer = await self.client.request(request, FETCH_VERSION)
         except OSError:
@@ -277,17 +278,19 @@ class Consumer:
                     _expect_retriable(self.name, found.error_code)
                     is_good = False
                 else:
-                    self._take(found.partition_index, found.records)
+                    self._take(found.partition_index, found.records, asked_at)
         return is_good
 
-    def _take(self, partition: int, data: memoryview | None) -> None:
+    def _take(self, partition: int, data: memoryview | None, asked_at: float) -> None:
         now = asyncio.get_running_loop().time()
         for record in decode_records(data or b""):
             if record.offset >= self.position[partition]:
                 self.position[partition] = record.offset + 1
                 self.read += 1
                 value = text_of(record)
-                self.history.reads.append(Read(self.name, self._run, partition, record.offset, value, now))
+                self.history.reads.append(
+                    Read(self.name, self._run, partition, record.offset, value, asked_at, now)
+                )
 
     async def _reset(self, partition: int) -> None:
         """The log is shorter than what was read: only a power loss may do that."""
