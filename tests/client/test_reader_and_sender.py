@@ -122,6 +122,26 @@ def test_many_partitions_and_small_fetches(with_cluster: Run, new_name: Name) ->
     with_cluster(work)
 
 
+def test_no_partition_waits_for_the_others(with_cluster: Run, new_name: Name) -> None:
+    """A Fetch that is full after one partition begins with another one the next time."""
+    name = new_name("fair")
+    partitions = [TopicPartition(name, index) for index in range(3)]
+
+    async def work(cluster: Cluster, deadline: Deadline) -> None:
+        await create_topic(cluster, name, deadline, partitions=3)
+        for partition in partitions:
+            for start in range(0, 100, 10):
+                await produce(cluster, partition, encode_batch(numbered(10, start)), deadline)
+        limits = FetchLimits(max_bytes=300, partition_max_bytes=300)
+        async with Reader(cluster, dict.fromkeys(partitions, 0), limits=limits) as reader:
+            for _ in range(9):
+                assert await reader.poll(5000)
+            reached = reader.positions.values()
+            assert max(reached) - min(reached) <= 20
+
+    with_cluster(work)
+
+
 def test_acks(with_cluster: Run, new_name: Name) -> None:
     partition = TopicPartition(new_name("acks"), 0)
 

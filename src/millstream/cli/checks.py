@@ -223,7 +223,7 @@ def broker_checks(bootstrap: str) -> list[Check]:
                 f"answers in {answer_ms:.1f} ms; cluster {metadata.cluster_id}; {brokers}",
             )
         ]
-        found = f"{len(metadata.topics)} topics, {len(partitions)} partitions"
+        found = f"{len(partitions)} partitions in {len(metadata.topics)} topics"
         if leaderless:
             advice = "Start the brokers that hold them."
             checks.append(Check("partitions", State.BAD, f"{found}, {leaderless} without a leader", advice))

@@ -181,6 +181,8 @@ class Reader:
                 break
             if read.records:
                 batches.append(read)
+        # To the end of the line: else those before it would be served first for as long as they have records.
+        del self.positions[partition]
         self.positions[partition] = next_position
         return batches
 
