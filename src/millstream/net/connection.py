@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Buffer = bytes | bytearray | memoryview
 
 IDLE_BUFFER_BYTES = 16 * 1024
+BUSY_BUFFER_BYTES = 256 * 1024
 SMALL_WRITE_BYTES = 64 * 1024
 HIGH_WATER_BYTES = 256 * 1024
 MAX_RESERVED = 1000
@@ -69,6 +70,7 @@ class Connection(asyncio.BufferedProtocol):
         self._placed_bytes = 0
         self._outgoing: list[Buffer] = []
         self._outgoing_bytes = 0
+        self._is_busy = False
         self._is_dispatching = False
         self._is_alone = False
         self._is_write_paused = False
@@ -105,6 +107,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._end += nbytes
         self._is_active = True
+        self._is_busy = self._end == len(self._buffer)
         if self._is_held():
             self._pause_reading()
             return
@@ -311,6 +314,9 @@ class Connection(asyncio.BufferedProtocol):
             self._may_exceed = False
             self._start = self._end = 0
             self._read_to = len(self._buffer)
+            if self._is_busy and self._read_to < BUSY_BUFFER_BYTES and self._listener.has_buffer_room():
+                # More came than there was room for: fewer, larger reads cost less.
+                self._replace_buffer(min(4 * self._read_to, BUSY_BUFFER_BYTES))
             return
         left = end - start
         if self._is_held():
@@ -333,10 +339,10 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._view[:left] = self._buffer[start:end]
                 self._start, self._end = 0, left
-        # A frame larger than the small buffer is read to its end and not beyond, so that the next
+        # A frame larger than the busy buffer is read to its end and not beyond, so that the next
         # one starts at the front and nothing has to be moved.
         in_buffer = min(len(self._buffer), self._start + needed)
-        self._read_to = in_buffer if needed > IDLE_BUFFER_BYTES else len(self._buffer)
+        self._read_to = in_buffer if needed > BUSY_BUFFER_BYTES else len(self._buffer)
 
     def _replace_buffer(self, size: int) -> None:
         left = self._end - self._start
