@@ -78,13 +78,17 @@ class Housekeeping:
         """Remove what was deleted longer than file.delete.delay.ms ago."""
         await asyncio.get_running_loop().run_in_executor(None, self._broker.store.remove_deleted)
 
-    async def _healthy(self) -> AsyncIterator[Partition]:
-        """The partitions in service, with pauses for other work between them."""
-        loop = asyncio.get_running_loop()
-        pause_at = loop.time() + YIELD_SECONDS
-        for partition in list(self._broker.replicas):
-            if partition.failure is None:
-                yield partition
-            if loop.time() > pause_at:
-                await asyncio.sleep(0)
-                pause_at = loop.time() + YIELD_SECONDS
+    def _healthy(self) -> AsyncIterator[Partition]:
+        return in_service(self._broker)
+
+
+async def in_service(broker: Broker) -> AsyncIterator[Partition]:
+    """The partitions that a broker serves, with pauses for other work between them."""
+    loop = asyncio.get_running_loop()
+    pause_at = loop.time() + YIELD_SECONDS
+    for partition in list(broker.replicas):
+        if partition.failure is None:
+            yield partition
+        if loop.time() > pause_at:
+            await asyncio.sleep(0)
+            pause_at = loop.time() + YIELD_SECONDS

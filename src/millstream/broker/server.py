@@ -13,6 +13,7 @@ import msgspec
 
 from millstream.broker import handlers
 from millstream.broker.background import Background
+from millstream.broker.cleaner import Cleaner
 from millstream.broker.coordinators import GROUPS_TOPIC, Coordinators
 from millstream.broker.fetch_session import FetchSessions
 from millstream.broker.housekeeping import Housekeeping
@@ -162,6 +163,7 @@ class Broker:
         for opened in self.listeners.values():
             opened.open()
         Housekeeping(self).begin(self.background)
+        Cleaner(self).begin(self.background)
         if config["metrics.listener"]:
             await self.metrics_endpoint.start(config["metrics.listener"])
 

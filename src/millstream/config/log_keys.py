@@ -20,7 +20,6 @@ from millstream.config.topic import (
     ZSTD_LEVELS,
 )
 
-CLEANER = "compaction sizes its own buffers"
 AGE = Range(1, also=-1)
 
 LOG_KEYS = (
@@ -102,7 +101,6 @@ LOG_KEYS = (
         "How full the table of keys may become.",
         None,
         "cluster-wide",
-        idle=CLEANER,
     ),
     ConfigKey(
         "log.cleaner.io.buffer.size",
@@ -111,7 +109,6 @@ LOG_KEYS = (
         "The memory for reading and writing during compaction, over all its threads.",
         at_least(0),
         "cluster-wide",
-        idle=CLEANER,
     ),
     ConfigKey(
         "log.cleaner.io.max.bytes.per.second",
@@ -152,7 +149,6 @@ LOG_KEYS = (
         "How many logs are compacted at a time.",
         at_least(0),
         "cluster-wide",
-        idle="one log is compacted at a time",
     ),
     ConfigKey(
         "log.cleanup.policy",

@@ -82,10 +82,11 @@ class CleanedSegment:
         for suffix in reversed(SUFFIXES):
             self._disk.rename(self._stem + suffix + source, self._stem + suffix + target)
 
-    def remove(self, suffix: str) -> None:
-        """Remove the files that have this suffix, the `.log` first."""
-        for name in SUFFIXES:
-            try:
-                self._disk.remove(self._stem + name + suffix)
-            except FileNotFoundError:
-                continue
+    def paths(self, suffix: str) -> list[str]:
+        """The files' paths if they have this suffix, the `.log` first."""
+        return [self._stem + name + suffix for name in SUFFIXES]
+
+    def remove(self) -> None:
+        """Remove the files, which are not part of a swap yet."""
+        for path in self.paths(names.CLEANED):
+            self._disk.remove(path)

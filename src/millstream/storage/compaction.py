@@ -22,14 +22,13 @@ from millstream.storage.cleanable import Cleanable, group_segments
 from millstream.storage.cleaned_segment import CleanedSegment
 from millstream.storage.cleaned_transactions import CleanedTransactions, aborted_between
 from millstream.storage.key_scan import KeyScan
-from millstream.storage.names import CLEANED
 from millstream.storage.rewriting import Rewriting
 from millstream.storage.segment import Segment
 from millstream.storage.swap import Swap
 
 CHUNK_BYTES: Final = 256 * 1024
 """How much is read at a time, unless the caller says otherwise."""
-_OUT_FACTOR: Final = 4
+_OUT_FACTOR: Final = 2
 
 
 class Interrupted(MillstreamError):
@@ -40,8 +39,9 @@ class Compaction:
     """One round of compaction of one log.
 
     `scan_keys`, then for each of `groups`: `rewrite`, `begin_swap`, `make_durable`, `finish_swap`; then
-    `finish`. The iterators work between two `next` and yield how many bytes they moved; they and
-    `make_durable` may run in any thread, all else is the loop's.
+    `finish`. In the end, whatever happened, `abandon` and `discard`. The iterators work between two
+    `next` and yield how many bytes they moved; they, `make_durable` and `discard` may run in any thread,
+    all else is the loop's.
     """
 
     def __init__(
@@ -173,14 +173,18 @@ class Compaction:
         self.check()
         self.log.cleaned_until = max(self.log.cleaned_until, self._offsets.latest_offset + 1)
 
-    def discard(self) -> None:
-        """Remove what is half done. When no other thread is at work any more."""
-        self._offsets.clear(0)
-        if self._swap is not None and self.log.swap is self._swap and not self.log.is_closed:
+    def abandon(self) -> None:
+        """Undo a swap that was begun."""
+        if self._swap is not None and self.log.swap is self._swap:
             self._swap.undo()
-        if self._cleaned is not None and not self.log.is_closed:
+
+    def discard(self) -> None:
+        """Remove what is half done. In any thread, when the round is over."""
+        self._offsets.clear(0)
+        if self._cleaned is not None:
             self._cleaned.close()
-            self._cleaned.remove(CLEANED)
+            if not self.log.is_closed:  # else its folder may be another log's by now
+                self._cleaned.remove()
             self._cleaned = None
 
     def check(self) -> None:
@@ -234,5 +238,6 @@ def compact(cleanable: Cleanable, offsets: OffsetMap, now_ms: int) -> Compaction
             compaction.finish_swap(group)
         compaction.finish()
     finally:
+        compaction.abandon()
         compaction.discard()
     return compaction

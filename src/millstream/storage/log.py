@@ -397,7 +397,11 @@ class Log:
             if segment.base_offset in self.snapshots and segment.base_offset < self.start_offset:
                 self.snapshots.forget(segment.base_offset)
                 paths.append(self.snapshots.path(segment.base_offset))
-            self._around.trash.put_files(paths, self._config.file_delete_delay_ms)
+            self.trash(paths)
+
+    def trash(self, paths: list[str]) -> None:
+        """Rename files out of the way and remove them after file.delete.delay.ms."""
+        self._around.trash.put_files(paths, self._config.file_delete_delay_ms)
 
     # Failing and ending
 

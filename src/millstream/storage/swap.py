@@ -81,7 +81,7 @@ class Swap:
     def undo(self) -> None:
         """Leave everything as it was. On the loop."""
         self._log.swap = None
-        self._cleaned.remove(names.SWAP)
+        self._log.trash(self._cleaned.paths(names.SWAP))
 
     def finish(self) -> bool:
         """Put the cleaned segment in place; readers go on meanwhile. On the loop. False if it was undone."""
