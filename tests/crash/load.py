@@ -108,7 +108,7 @@ class LoadProducer(threading.Thread):
         values = []
         first = self._next
         for _ in range(pick.randint(1, 20)):
-            filler = pick.randbytes(pick.choice((0, 10, 100, 2000)))
+            filler = pick.randbytes(pick.choice((0, 10, 1000, 8000)))
             values.append(b"%s/%d/%s" % (self._label, self._next, filler))
             self._next += 1
         now_ms = int(time.time() * 1000)
