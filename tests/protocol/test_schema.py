@@ -11,7 +11,7 @@ import pytest
 from millstream.errors import ProtocolError
 from millstream.model import NO_UUID
 from millstream.protocol.codegen import source_of
-from millstream.protocol.messages import REQUESTS, FetchRequest, FetchResponse, ProduceRequest
+from millstream.protocol.messages import REQUESTS, FetchRequest, FetchResponse, MetadataRequest, ProduceRequest
 from millstream.protocol.schema import Message, Struct, null_since, since, tagged, until
 from millstream.protocol.types import Records, f64, i8, i16, i32, i64, u16
 
@@ -160,6 +160,11 @@ def test_a_message_must_fill_its_bytes() -> None:
     with pytest.raises(ProtocolError, match="1 bytes follow its end"):
         Parcel.decode(data + b"\x00", 4)
     assert Parcel.decode(b"???" + data, 4, offset=3) == Parcel.decode(data, 4)
+
+
+def test_bytes_behind_a_request_are_passed_over_as_in_kafka() -> None:
+    as_librdkafka_sends_it = bytes.fromhex("00000000010000")
+    assert MetadataRequest.decode(as_librdkafka_sends_it, 13).topics is None
 
 
 def test_versions_that_are_not_declared_are_refused() -> None:

@@ -69,8 +69,9 @@ class DecoderSource(Source):
         self.indent += 1
         result = self.struct(cls)
         self.flush()
-        self.line("if pos != size:")
-        self.line("    raise ProtocolError(f'{size - pos} bytes follow its end')")
+        if not cls.may_be_followed:
+            self.line("if pos != size:")
+            self.line("    raise ProtocolError(f'{size - pos} bytes follow its end')")
         self.line(f"return {result}")
         self.indent -= 1
         self.names["failures"] = (IndexError, struct.error, UnicodeDecodeError, ProtocolError)

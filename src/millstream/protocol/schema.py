@@ -200,6 +200,8 @@ class Message(Struct):
     """The first and the last version that are declared."""
     flexible: ClassVar[int | None]
     """The first version with compact lengths and tagged fields; None if there is none."""
+    may_be_followed: ClassVar[bool] = False
+    """Whether bytes behind the message are passed over; else they make it invalid."""
     _decoders: ClassVar[dict[int, Callable[[Buffer, int], Any]]]
     _encoders: ClassVar[dict[int, codegen.Encoder]]
 
@@ -215,7 +217,7 @@ class Message(Struct):
 
     @classmethod
     def decode(cls, data: Buffer, version: int, offset: int = 0) -> Self:
-        """The message that lies in `data` from `offset` to its end; ProtocolError if none does."""
+        """The message that lies in `data` from `offset` on; ProtocolError if none does."""
         decoder = cls._decoders.get(version)
         if decoder is None:
             decoder = cls.decoder(version)
@@ -264,9 +266,14 @@ class Message(Struct):
 
 
 class Request(Message):
-    """What a client asks: `key` is its API, `response` the class of its answer."""
+    """What a client asks: `key` is its API, `response` the class of its answer.
+
+    Bytes behind a request are passed over, as Kafka does: librdkafka 2.16 sends some with Metadata.
+    """
 
     __slots__ = ()
+
+    may_be_followed = True
 
     key: ClassVar[int]
     response: ClassVar[type["Response"]]
