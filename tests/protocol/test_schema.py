@@ -11,7 +11,13 @@ import pytest
 from millstream.errors import ProtocolError
 from millstream.model import NO_UUID
 from millstream.protocol.codegen import source_of
-from millstream.protocol.messages import REQUESTS, FetchRequest, FetchResponse, MetadataRequest, ProduceRequest
+from millstream.protocol.messages import (
+    REQUESTS,
+    FetchRequest,
+    FetchResponse,
+    MetadataRequest,
+    ProduceRequest,
+)
 from millstream.protocol.schema import Message, Struct, null_since, since, tagged, until
 from millstream.protocol.types import Records, f64, i8, i16, i32, i64, u16
 
