@@ -14,12 +14,14 @@ import msgspec
 from millstream.broker import handlers
 from millstream.broker.background import Background
 from millstream.broker.cleaner import Cleaner
-from millstream.broker.coordinators import GROUPS_TOPIC, Coordinators
+from millstream.broker.coordinators import GROUPS_TOPIC, TRANSACTIONS_TOPIC, Coordinators
 from millstream.broker.fetch_session import FetchSessions
 from millstream.broker.housekeeping import Housekeeping
 from millstream.broker.metrics_endpoint import MetricsEndpoint
 from millstream.broker.producer_ids import ProducerIds
 from millstream.broker.router import Router
+from millstream.broker.transaction_admission import TransactionAdmission
+from millstream.broker.transaction_markers import TransactionMarkers
 from millstream.clock import Clock, SystemClock
 from millstream.cluster.metadata import BrokerNode, Endpoint, Metadata
 from millstream.cluster.replicas import Replicas
@@ -31,6 +33,9 @@ from millstream.controller.controller import Controller
 from millstream.coordinator.groups.settings import Settings as GroupSettings
 from millstream.coordinator.groups.shard import GroupShard
 from millstream.coordinator.runtime import Runtime
+from millstream.coordinator.shard import Timers
+from millstream.coordinator.transactions.settings import Settings as TransactionSettings
+from millstream.coordinator.transactions.shard import TransactionShard
 from millstream.errors import KafkaError
 from millstream.metrics import Metrics
 from millstream.model import encode_uuid
@@ -89,6 +94,10 @@ class Broker:
             GROUPS_TOPIC, lambda _, timers: GroupShard(settings, self.clock, self.random, timers)
         )
         self.coordinators.add(GROUPS_TOPIC, self.groups)
+        self.transaction_admission = TransactionAdmission(self)
+        self.transaction_markers = TransactionMarkers(self)
+        self.transactions: Runtime[TransactionShard] = Runtime(TRANSACTIONS_TOPIC, self._transaction_shard)
+        self.coordinators.add(TRANSACTIONS_TOPIC, self.transactions)
         self.background = Background(self.metrics.background_failures)
         self.metrics_endpoint = MetricsEndpoint(self.metrics.exposition)
         self.store: Store
@@ -97,6 +106,7 @@ class Broker:
         self.controller: Controller
         self.producer_ids: ProducerIds
         self._is_started = False
+        self.is_stopping = False
         self._export()
 
     async def __aenter__(self) -> Broker:
@@ -138,7 +148,9 @@ class Broker:
         )
         await loop.run_in_executor(None, self.store.open)
         self._is_started = True
-        self.replicas = Replicas(self.store, config, self.clock, self.metrics)
+        self.replicas = Replicas(
+            self.store, config, self.clock, self.metrics, self.transaction_admission.for_batch
+        )
 
         def dir_failed(path: str) -> None:
             loop.call_soon_threadsafe(self.replicas.dir_failed, path)
@@ -170,10 +182,11 @@ class Broker:
     async def stop(self) -> None:
         """Answer what is under way, write everything down, and end."""
         await self.metrics_endpoint.stop()
+        self._end_waits()
         for listener in self.listeners.values():
             await listener.stop()
         await self.background.stop()
-        self.coordinators.stop()
+        self.transaction_markers.stop()
         if hasattr(self, "controller"):
             await self.controller.stop()
         if self._is_started:
@@ -182,6 +195,22 @@ class Broker:
                 await partition.settle()
             await asyncio.get_running_loop().run_in_executor(None, self.store.close)
         await self.registry.close()
+
+    def _transaction_shard(self, index: int, timers: Timers) -> TransactionShard:
+        return TransactionShard(
+            TransactionSettings(self.config),
+            self.clock,
+            timers,
+            lambda transactional_id: self.transaction_markers.prepared(index, transactional_id),
+        )
+
+    def _end_waits(self) -> None:
+        """Answer those who wait for records or for other members of their group, so that they go."""
+        self.is_stopping = True
+        self.coordinators.stop()
+        if self._is_started:
+            for partition in self.replicas:
+                partition.wake_fetches()
 
     # Parts of the start
 

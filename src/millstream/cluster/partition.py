@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from functools import partial
 from uuid import UUID
 
 from millstream.clock import Clock
-from millstream.cluster.metadata import PartitionState
+from millstream.cluster.metadata import INTERNAL_TOPICS, PartitionState
+from millstream.cluster.transactional_appends import Admission, TransactionalAppends, no_admission
 from millstream.cluster.waiters import ByteWaiter, OffsetWaiters
 from millstream.config.log import LogConfig
 from millstream.errors import (
-    CoordinatorNotAvailable,
+    InvalidTopic,
     KafkaError,
     KafkaStorageError,
     NotEnoughReplicas,
@@ -27,6 +29,7 @@ from millstream.errors import (
 from millstream.metrics import TopicCounters
 from millstream.model import TopicPartition
 from millstream.protocol.batch import BatchHeader, read_header
+from millstream.protocol.header import CONTROL, TRANSACTIONAL
 from millstream.protocol.types import Buffer
 from millstream.protocol.validation import Checked, ProduceRules, check_produced, needs_thread
 from millstream.storage.log import Appended, Log
@@ -37,15 +40,19 @@ log = logging.getLogger(__name__)
 ALL = -1
 """`acks` of a producer that wants every in-sync replica to have its records."""
 
+EVERYTHING = 1 << 62
+"""More bytes than any reader waits for."""
+
 
 class _QueuedAppend:
     """A batch that waits for its own check, or for those before it."""
 
-    __slots__ = ("appended", "check", "data", "produce_version")
+    __slots__ = ("appended", "check", "data", "produce_version", "transactional_id")
 
-    def __init__(self, data: memoryview, produce_version: int) -> None:
+    def __init__(self, data: memoryview, produce_version: int, transactional_id: str | None) -> None:
         self.data = data
         self.produce_version = produce_version
+        self.transactional_id = transactional_id
         self.check: asyncio.Future[Checked] | None = None
         self.appended: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
 
@@ -62,6 +69,7 @@ class Partition:
         clock: Clock,
         counters: TopicCounters,
         max_decompressed_bytes: int,
+        admission: Admission = no_admission,
     ) -> None:
         self.name = name
         self.topic_id = topic_id
@@ -77,7 +85,9 @@ class Partition:
         self._commit_waiters = OffsetWaiters()
         self._flush_waiters = OffsetWaiters()
         self._byte_waiters: dict[ByteWaiter, None] = {}
+        self._is_internal = name.topic in INTERNAL_TOPICS
         self._queue: deque[_QueuedAppend] = deque()
+        self.transactions = TransactionalAppends(name, log, admission, self._write)
         self._flush_task: asyncio.Task[None] | None = None
         self._failure: KafkaError | None = None
         log.epochs.assign(state.leader_epoch, log.end_offset)
@@ -108,16 +118,24 @@ class Partition:
 
     # Writing
 
-    def append(self, data: Buffer, acks: int, produce_version: int) -> Appended | asyncio.Future[Appended]:
+    def append(
+        self, data: Buffer, acks: int, produce_version: int, transactional_id: str | None = None
+    ) -> Appended | asyncio.Future[Appended]:
         """Check and append a producer's batch, before returning where that can be done at once.
 
         A large compressed batch is checked in a thread; it is copied first, and so are those that
-        come behind it meanwhile, because order is kept.
+        come behind it meanwhile, because order is kept. A transactional batch may have to wait for
+        its coordinator.
         """
         self._check_writable(acks)
+        if self._is_internal:
+            raise InvalidTopic(f"{self.name.topic} is written by brokers only")
         if self._queue or needs_thread(data):
-            return self._enqueue(_QueuedAppend(memoryview(bytearray(data)), produce_version))
+            queued = _QueuedAppend(memoryview(bytearray(data)), produce_version, transactional_id)
+            return self._enqueue(queued)
         checked = check_produced(data, self.rules, produce_version, self._clock.now_ms())
+        if checked.header.attributes & TRANSACTIONAL:
+            return self.transactions.append(checked.data, checked.header, transactional_id, produce_version)
         return self._write(checked.data, checked.header)
 
     def _check_writable(self, acks: int) -> None:
@@ -129,8 +147,6 @@ class Partition:
     def append_internal(self, batch: bytearray, *, transaction_version: int = 0) -> Appended:
         """Append a batch that this broker made itself: a coordinator's entries, a transaction's end."""
         self._check_writable(ALL)
-        if self._queue:
-            raise CoordinatorNotAvailable  # a client wrote here, and its batch is still being checked
         data = memoryview(batch)
         header = read_header(data)
         if header.size > self.log.config.max_message_bytes:
@@ -157,8 +173,12 @@ class Partition:
         if appended.is_duplicate:
             return appended
         nbytes = len(data)
-        self.counters.bytes_in.value += nbytes
-        self.counters.records_in.value += header.count
+        if header.attributes & CONTROL:
+            self.transactions.ended(header.producer_id)
+            nbytes = EVERYTHING  # readers of committed records may now have all that was written before
+        else:
+            self.counters.bytes_in.value += nbytes
+            self.counters.records_in.value += header.count
         self._unseen_bytes += nbytes
         if self._must_flush():
             self.start_flush()
@@ -184,12 +204,19 @@ class Partition:
                 if self._failure is not None:
                     raise self._failure
                 checked = entry.check.result()
-                appended = self._write(checked.data, checked.header)
+                if checked.header.attributes & TRANSACTIONAL:
+                    appended = self.transactions.append(
+                        checked.data, checked.header, entry.transactional_id, entry.produce_version
+                    )
+                else:
+                    appended = self._write(checked.data, checked.header)
             except Exception as error:
                 if not entry.appended.done():
                     entry.appended.set_exception(error)
                 continue
-            if not entry.appended.done():
+            if isinstance(appended, asyncio.Future):
+                appended.add_done_callback(partial(_pass_on, entry.appended))
+            elif not entry.appended.done():
                 entry.appended.set_result(appended)
 
     def _advance(self, offset: int) -> None:
@@ -234,6 +261,7 @@ class Partition:
 
     async def settle(self) -> None:
         """Wait until no flush is under way."""
+        self.transactions.stop()
         if self._flush_task is not None:
             await asyncio.wait([self._flush_task])
 
@@ -264,6 +292,11 @@ class Partition:
     def watch(self, waiter: ByteWaiter) -> None:
         self._byte_waiters[waiter] = None
 
+    def wake_fetches(self) -> None:
+        """Have every fetch that waits here look again."""
+        for waiter in tuple(self._byte_waiters):
+            waiter.wake()
+
     def unwatch(self, waiter: ByteWaiter) -> None:
         self._byte_waiters.pop(waiter, None)
 
@@ -276,9 +309,19 @@ class Partition:
         self._failure = error
         self._commit_waiters.fail(error)
         self._flush_waiters.fail(error)
-        for waiter in tuple(self._byte_waiters):
-            waiter.wake()
+        self.wake_fetches()
 
     @property
     def failure(self) -> KafkaError | None:
         return self._failure
+
+
+def _pass_on(to: asyncio.Future[Appended], done: asyncio.Future[Appended]) -> None:
+    """Let one append's outcome be another's."""
+    if to.done() or done.cancelled():
+        return
+    error = done.exception()
+    if error is None:
+        to.set_result(done.result())
+    else:
+        to.set_exception(error)

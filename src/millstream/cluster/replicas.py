@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from millstream.clock import Clock
 from millstream.cluster.metadata import Topic
 from millstream.cluster.partition import Partition
+from millstream.cluster.transactional_appends import Admission
 from millstream.config.broker import BrokerConfig
 from millstream.config.log import log_config
 from millstream.errors import (
@@ -30,11 +31,15 @@ YIELD_SECONDS = 0.01
 class Replicas:
     """Every partition of this broker. Only the loop changes it."""
 
-    def __init__(self, store: Store, config: BrokerConfig, clock: Clock, metrics: Metrics) -> None:
+    def __init__(
+        self, store: Store, config: BrokerConfig, clock: Clock, metrics: Metrics, admission: Admission
+    ) -> None:
+        """`admission` asks the coordinators about transactional batches."""
         self._metrics = metrics
         self._store = store
         self._config = config
         self._clock = clock
+        self._admission = admission
         self._topics: dict[str, dict[int, Partition]] = {}
         self.on_lead: Callable[[Partition], None] = lambda _: None
         """Told of each partition that this broker begins to lead."""
@@ -88,6 +93,7 @@ class Replicas:
                 self._clock,
                 counters,
                 self._config["max.decompressed.bytes"],
+                self._admission,
             )
             if partition.log.failure is not None:
                 partition.fail(KafkaStorageError(f"the log dir of {name} has failed"))

@@ -254,6 +254,7 @@ class Runtime(Generic[S]):
         host = self._hosts.get(index)
         if host is not None and host.is_active:
             host.shard.replay_end(producer, is_commit)
+            host.next_offset = host.log.end_offset
 
     async def _settle(self, host: _Host[S]) -> None:
         committed = host.log.when_committed(host.next_offset)

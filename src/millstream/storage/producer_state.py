@@ -126,6 +126,14 @@ class ProducerState:
     def __len__(self) -> int:
         return len(self.producers)
 
+    def __contains__(self, producer_id: int) -> bool:
+        return producer_id in self.producers
+
+    def is_open(self, producer_id: int, epoch: int) -> bool:
+        """Whether the producer has an open transaction in this epoch."""
+        producer = self.producers.get(producer_id)
+        return producer is not None and producer.transaction_start != NONE and producer.epoch == epoch
+
     def load(self, producer: Producer) -> None:
         """Take a producer from a snapshot."""
         self.producers[producer.producer_id] = producer
@@ -137,6 +145,7 @@ class ProducerState:
     def check(self, header: BatchHeader) -> SentBatch | None:
         """Whether a client's batch may follow: the batch it repeats, if it does; raises if it may not.
 
+        A batch without a sequence is a coordinator's (offsets of a transaction): only its epoch counts.
         A producer that is not known may start at any sequence (KIP-360): its earlier batches may
         have been deleted, or forgotten after a long silence.
         """
@@ -144,7 +153,7 @@ class ProducerState:
         if producer is None:
             return None
         epoch, first = header.producer_epoch, header.base_sequence
-        if epoch == producer.epoch:
+        if epoch == producer.epoch and first != NONE:
             last = producer.last_sequence
             if first != last + 1 and not (first == 0 and last == MAX_SEQUENCE):
                 duplicate = producer.duplicate_of(epoch, first, header.last_sequence)
@@ -157,7 +166,7 @@ class ProducerState:
             raise InvalidProducerEpoch(
                 f"producer {header.producer_id} sent epoch {epoch}, but epoch {producer.epoch} is known"
             )
-        elif first != 0 and producer.epoch != NONE:
+        elif first > 0 and producer.epoch != NONE:
             raise OutOfOrderSequenceNumber(
                 f"producer {header.producer_id} starts epoch {epoch} at sequence {first}, not 0"
             )
@@ -198,10 +207,12 @@ class ProducerState:
         if header.producer_epoch != producer.epoch:
             producer.adopt_epoch(header.producer_epoch)
         timestamp = header.max_timestamp
-        batches = producer.batches
-        batches.append(SentBatch(header.last_sequence, last_offset, last_offset - first_offset, timestamp))
-        if len(batches) > REMEMBERED_BATCHES:
-            del batches[0]
+        if header.base_sequence != NONE:
+            batches = producer.batches
+            sent = SentBatch(header.last_sequence, last_offset, last_offset - first_offset, timestamp)
+            batches.append(sent)
+            if len(batches) > REMEMBERED_BATCHES:
+                del batches[0]
         producer.last_timestamp = timestamp
         if header.is_transactional and producer.transaction_start == NONE:
             producer.transaction_start = first_offset

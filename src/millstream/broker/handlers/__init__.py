@@ -13,6 +13,7 @@ from millstream.broker.handlers import (
     produce,
     producers,
     topics,
+    transactions,
 )
 
 MODULES = (
@@ -28,4 +29,5 @@ MODULES = (
     coordinators,
     groups,
     group_offsets,
+    transactions,
 )

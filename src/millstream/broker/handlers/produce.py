@@ -47,7 +47,7 @@ def produce(ctx: Context, req: ProduceRequest) -> ProduceResponse | Awaitable[Pr
                 else:
                     name = topic.name
                 partition = ctx.broker.replicas.leader(name, data.index)
-                appended = partition.append(data.records, acks, ctx.version)
+                appended = partition.append(data.records, acks, ctx.version, req.transactional_id)
                 if isinstance(appended, Appended):
                     _fill(answer, partition, appended)
                     acknowledged = partition.when_acknowledged(acks, appended) if acks else None

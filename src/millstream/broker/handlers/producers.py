@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from millstream.broker.handlers.transactions import code_for, transaction_index, with_producer_id
 from millstream.broker.router import Context, handles
-from millstream.errors import CoordinatorNotAvailable, InvalidRequest, KafkaError
+from millstream.coordinator.shard import Producer
+from millstream.errors import ConcurrentTransactions, InvalidRequest, KafkaError
 from millstream.protocol.messages import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -11,20 +13,48 @@ from millstream.protocol.messages import (
     InitProducerIdResponse,
 )
 
+FENCED_SINCE = 4
+"""Before this version clients know no PRODUCER_FENCED."""
+
 
 @handles(InitProducerIdRequest)
 async def init_producer_id(ctx: Context, req: InitProducerIdRequest) -> InitProducerIdResponse:
-    """v2 flexible; v3 the producer's former id and epoch (KIP-360); v4 fenced by its own error.
+    """v2 flexible; v3 the producer's former id and epoch (KIP-360); v4 PRODUCER_FENCED; v5 KIP-890.
 
-    An idempotent producer gets a fresh id each time: its sequences start from 0 under it.
+    An idempotent producer gets a fresh id each time: its sequences start from 0 under it. One with a
+    transactional id gets an epoch that fences those before it; if one of them left a transaction open,
+    that is aborted first, and the producer has to ask again.
     """
-    if req.transactional_id is not None:
-        if not req.transactional_id:
-            raise InvalidRequest("a transactional id must not be empty")
-        raise CoordinatorNotAvailable("this broker does not coordinate transactions yet")
+    if req.transactional_id is None:
+        return InitProducerIdResponse(
+            error_code=0, producer_id=await ctx.broker.producer_ids.next(), producer_epoch=0
+        )
+    transactional_id = req.transactional_id
+    try:
+        expected = _expected(req)
+        producer = await with_producer_id(
+            ctx,
+            transaction_index(ctx, transactional_id),
+            lambda shard, new_producer_id: shard.init_producer_id(
+                transactional_id, req.transaction_timeout_ms, expected, new_producer_id
+            ),
+        )
+        if producer is None:
+            raise ConcurrentTransactions
+    except KafkaError as error:
+        return InitProducerIdResponse(
+            error_code=code_for(error, ctx.version, FENCED_SINCE), producer_epoch=-1
+        )
     return InitProducerIdResponse(
-        error_code=0, producer_id=await ctx.broker.producer_ids.next(), producer_epoch=0
+        error_code=0, producer_id=producer.producer_id, producer_epoch=producer.epoch
     )
+
+
+def _expected(req: InitProducerIdRequest) -> Producer | None:
+    """Who the producer believes to be; None if it is new."""
+    if (req.producer_id < 0) != (req.producer_epoch < 0):
+        raise InvalidRequest("a producer's id and epoch are given together, or neither is")
+    return None if req.producer_id < 0 else Producer(req.producer_id, req.producer_epoch)
 
 
 @handles(DescribeProducersRequest)

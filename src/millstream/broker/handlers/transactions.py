@@ -1,0 +1,234 @@
+"""AddPartitionsToTxn, AddOffsetsToTxn, EndTxn and WriteTxnMarkers: a transaction's way."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+from millstream.broker.coordinators import GROUPS_TOPIC, TRANSACTIONS_TOPIC
+from millstream.broker.router import Context, handles
+from millstream.broker.transaction_markers import Marker, write_marker
+from millstream.coordinator.shard import Producer, Result
+from millstream.coordinator.transactions.shard import ProducerIdNeeded, TransactionShard
+from millstream.coordinator.transactions.transaction import BUMPING, OLD
+from millstream.errors import (
+    InvalidGroupId,
+    InvalidProducerEpoch,
+    InvalidRequest,
+    KafkaError,
+    OperationNotAttempted,
+    ProducerFenced,
+    UnknownTopicOrPartition,
+)
+from millstream.model import TopicPartition
+from millstream.protocol.messages import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+T = TypeVar("T")
+
+PartitionResult = AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
+TopicResult = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
+Topics = list[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic]
+
+BROKERS_SINCE = 4
+"""From this version on AddPartitionsToTxn is spoken between brokers."""
+FENCED_SINCE = 2
+"""Before this version clients know no PRODUCER_FENCED."""
+END_BUMPS_SINCE = 5
+
+
+def transaction_index(ctx: Context, transactional_id: str) -> int:
+    """The partition that looks after a transactional id."""
+    if not transactional_id:
+        raise InvalidRequest("a transactional id must not be empty")
+    return ctx.broker.coordinators.partition_of(TRANSACTIONS_TOPIC, transactional_id)
+
+
+async def with_producer_id(
+    ctx: Context, index: int, work: Callable[[TransactionShard, int | None], Result[T]]
+) -> T:
+    """Do an operation that may need a new producer id."""
+    runtime = ctx.broker.transactions
+    try:
+        return await runtime.write(index, lambda shard: work(shard, None))
+    except ProducerIdNeeded:
+        new_producer_id = await ctx.broker.producer_ids.next()
+        return await runtime.write(index, lambda shard: work(shard, new_producer_id))
+
+
+def code_for(error: KafkaError, version: int, fenced_since: int = FENCED_SINCE) -> int:
+    """The code of an error, in words that the client's version knows."""
+    if isinstance(error, ProducerFenced) and version < fenced_since:
+        return InvalidProducerEpoch.code
+    return error.code
+
+
+@handles(AddPartitionsToTxnRequest)
+async def add_partitions_to_txn(ctx: Context, req: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+    """v2 PRODUCER_FENCED; v3 flexible; v4 many transactions, and a mere verification, between brokers
+    (KIP-890); v5 TRANSACTION_ABORTABLE.
+    """
+    if ctx.version < BROKERS_SINCE:
+        producer = Producer(req.v3_and_below_producer_id, req.v3_and_below_producer_epoch)
+        topics = req.v3_and_below_topics
+        codes = await _add(ctx, req.v3_and_below_transactional_id, producer, topics, OLD)
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(topics, codes))
+    response = AddPartitionsToTxnResponse(results_by_transaction=[])
+    for each in req.transactions:
+        producer = Producer(each.producer_id, each.producer_epoch)
+        if each.verify_only:
+            codes = await _verify(ctx, each.transactional_id, producer, each.topics)
+        else:
+            codes = await _add(ctx, each.transactional_id, producer, each.topics, BUMPING)
+        response.results_by_transaction.append(
+            AddPartitionsToTxnResponse.AddPartitionsToTxnResult(
+                transactional_id=each.transactional_id, topic_results=_results(each.topics, codes)
+            )
+        )
+    return response
+
+
+Codes = dict[TopicPartition, int]
+
+
+async def _add(
+    ctx: Context, transactional_id: str, producer: Producer, topics: Topics, version: int
+) -> Codes:
+    """Add all partitions, or none if one does not exist."""
+    names = list(_names(topics))
+    missing = {name for name in names if not _exists(ctx, name)}
+    if missing:
+        codes = dict.fromkeys(names, OperationNotAttempted.code)
+        return codes | dict.fromkeys(missing, UnknownTopicOrPartition.code)
+    try:
+        await ctx.broker.transactions.write(
+            transaction_index(ctx, transactional_id),
+            lambda shard: shard.add_partitions(transactional_id, producer, names, version),
+        )
+    except KafkaError as error:
+        return dict.fromkeys(names, code_for(error, ctx.version))
+    return dict.fromkeys(names, 0)
+
+
+async def _verify(ctx: Context, transactional_id: str, producer: Producer, topics: Topics) -> Codes:
+    def look(shard: TransactionShard) -> Codes:
+        codes: Codes = {}
+        for name in _names(topics):
+            try:
+                shard.verify_partition(transactional_id, producer, name)
+                codes[name] = 0
+            except KafkaError as error:
+                codes[name] = error.code
+        return codes
+
+    try:
+        return await ctx.broker.transactions.read(transaction_index(ctx, transactional_id), look)
+    except KafkaError as error:
+        return dict.fromkeys(_names(topics), error.code)
+
+
+def _names(topics: Topics) -> Iterable[TopicPartition]:
+    return (TopicPartition(topic.name, index) for topic in topics for index in topic.partitions)
+
+
+def _exists(ctx: Context, name: TopicPartition) -> bool:
+    topic = ctx.broker.metadata.topics.get(name.topic)
+    return topic is not None and 0 <= name.partition < len(topic.partitions)
+
+
+def _results(topics: Topics, codes: Codes) -> list[TopicResult]:
+    return [
+        TopicResult(
+            name=topic.name,
+            results_by_partition=[
+                PartitionResult(
+                    partition_index=index, partition_error_code=codes[TopicPartition(topic.name, index)]
+                )
+                for index in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]
+
+
+@handles(AddOffsetsToTxnRequest)
+async def add_offsets_to_txn(ctx: Context, req: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
+    """v2 PRODUCER_FENCED; v3 flexible; v4 TRANSACTION_ABORTABLE. The group's offsets join the transaction."""
+    try:
+        if not req.group_id:
+            raise InvalidGroupId
+        await ctx.broker.coordinators.topic(GROUPS_TOPIC)
+        group = TopicPartition(GROUPS_TOPIC, ctx.broker.coordinators.partition_of(GROUPS_TOPIC, req.group_id))
+        producer = Producer(req.producer_id, req.producer_epoch)
+        await ctx.broker.transactions.write(
+            transaction_index(ctx, req.transactional_id),
+            lambda shard: shard.add_partitions(req.transactional_id, producer, (group,), OLD),
+        )
+    except KafkaError as error:
+        return AddOffsetsToTxnResponse(error_code=code_for(error, ctx.version))
+    return AddOffsetsToTxnResponse()
+
+
+@handles(EndTxnRequest)
+async def end_txn(ctx: Context, req: EndTxnRequest) -> EndTxnResponse:
+    """v2 PRODUCER_FENCED; v3 flexible; v4 TRANSACTION_ABORTABLE; v5 a new epoch with each end (KIP-890).
+
+    Answered when the decision is committed; the partitions learn of it right after.
+    """
+    producer = Producer(req.producer_id, req.producer_epoch)
+    version = BUMPING if ctx.version >= END_BUMPS_SINCE else OLD
+    try:
+        following = await with_producer_id(
+            ctx,
+            transaction_index(ctx, req.transactional_id),
+            lambda shard, new_producer_id: shard.end(
+                req.transactional_id, producer, req.committed, version, new_producer_id
+            ),
+        )
+    except KafkaError as error:
+        return EndTxnResponse(error_code=code_for(error, ctx.version))
+    return EndTxnResponse(producer_id=following.producer_id, producer_epoch=following.epoch)
+
+
+@handles(WriteTxnMarkersRequest)
+async def write_txn_markers(ctx: Context, req: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+    """v1 flexible; v2 the version of the transaction (KIP-1228). Coordinators send it, and admins who
+    abort what nobody else will.
+    """
+    response = WriteTxnMarkersResponse(markers=[])
+    for each in req.markers:
+        producer = Producer(each.producer_id, each.producer_epoch)
+        version = each.transaction_version if ctx.version >= 2 else OLD
+        marker = Marker(producer, each.transaction_result, each.coordinator_epoch, version)
+        results: list[WriteTxnMarkersResponse.WritableTxnMarkerTopicResult] = []
+        waiting: list[tuple[WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult, Awaitable[None]]] = []
+        for topic in each.topics:
+            result = WriteTxnMarkersResponse.WritableTxnMarkerTopicResult(name=topic.name, partitions=[])
+            results.append(result)
+            for index in topic.partition_indexes:
+                answer = WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult(partition_index=index)
+                result.partitions.append(answer)
+                try:
+                    committed = write_marker(ctx.broker, TopicPartition(topic.name, index), marker)
+                except KafkaError as error:
+                    answer.error_code = error.code
+                    continue
+                if committed is not None:
+                    waiting.append((answer, committed))
+        for answer, future in waiting:
+            try:
+                await future
+            except KafkaError as error:
+                answer.error_code = error.code
+        response.markers.append(
+            WriteTxnMarkersResponse.WritableTxnMarkerResult(producer_id=each.producer_id, topics=results)
+        )
+    return response

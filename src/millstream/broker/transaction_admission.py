@@ -1,0 +1,207 @@
+"""Whether a transaction's records may be written to a partition: its coordinator is asked (KIP-890).
+
+Old clients have named the partition to the coordinator before they write to it: that is verified.
+Since transaction version 2 it is the partition's leader that makes it part of the transaction. On one
+broker the answer is there at once, unless the coordinator has to wait for its log, or for the markers
+of the transaction before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from enum import Enum
+from typing import TYPE_CHECKING, TypeVar
+
+from millstream.broker.coordinators import GROUPS_TOPIC, TRANSACTIONS_TOPIC
+from millstream.cluster.transactional_appends import ADDS_SINCE
+from millstream.coordinator.shard import Producer, Result
+from millstream.coordinator.transactions.shard import TransactionShard
+from millstream.coordinator.transactions.transaction import BUMPING
+from millstream.errors import (
+    ConcurrentTransactions,
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    InvalidTxnState,
+    KafkaError,
+    NotCoordinator,
+    NotEnoughReplicas,
+    ProducerFenced,
+    TransactionAbortable,
+    TransactionalIdAuthorizationFailed,
+)
+from millstream.model import TopicPartition
+
+if TYPE_CHECKING:
+    from millstream.broker.server import Broker
+
+T = TypeVar("T")
+
+_UNREACHED = (CoordinatorLoadInProgress, CoordinatorNotAvailable, NotCoordinator)
+
+ABORTABLE_SINCE = 11
+OFFSETS_ADD_SINCE = 5
+OFFSETS_ABORTABLE_SINCE = 4
+
+
+class Client(Enum):
+    """What a client knows of KIP-890, by the version of its request."""
+
+    OLD = 0
+    KNOWS_ABORTABLE = 1
+    """It knows the error TRANSACTION_ABORTABLE."""
+    HAS_PARTITIONS_ADDED = 2
+    """It leaves adding partitions to the brokers."""
+
+
+class TransactionAdmission:
+    """Asks the coordinators on behalf of this broker's partitions."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def for_batch(
+        self,
+        partition: TopicPartition,
+        transactional_id: str | None,
+        producer_id: int,
+        epoch: int,
+        produce_version: int,
+    ) -> Awaitable[None] | None:
+        """As `cluster.transactional_appends.Admission` says."""
+        client = _client(produce_version, ABORTABLE_SINCE, ADDS_SINCE)
+        if not transactional_id:
+            raise TransactionalIdAuthorizationFailed("a transactional batch came without a transactional id")
+        producer = Producer(producer_id, epoch)
+        return self._admit(partition, transactional_id, producer, client, _batch_error)
+
+    async def commit_offsets(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        index: int,
+        version: int,
+        write: Callable[[], Awaitable[T]],
+    ) -> T:
+        """Write offsets of a transaction to a partition of the groups' topic, if they may be."""
+        client = _client(version, OFFSETS_ABORTABLE_SINCE, OFFSETS_ADD_SINCE)
+        name = TopicPartition(GROUPS_TOPIC, index)
+        transactions = self._broker.replicas.leader(*name).transactions
+        guard = transactions.guard(producer.producer_id)
+        try:
+            while not transactions.is_open(*producer):
+                guard.is_broken = False
+                admitted = self._admit(name, transactional_id, producer, client, _offsets_error)
+                if admitted is not None:
+                    await admitted
+                if not guard.is_broken:
+                    break
+            return await write()
+        finally:
+            transactions.release(producer.producer_id, guard)
+
+    def _admit(
+        self,
+        partition: TopicPartition,
+        transactional_id: str,
+        producer: Producer,
+        client: Client,
+        translate: Callable[[KafkaError, Client], KafkaError],
+    ) -> Awaitable[None] | None:
+        if client is not Client.HAS_PARTITIONS_ADDED and not self._verifies:
+            return None
+        try:
+            answer = self._ask(partition, transactional_id, producer, client)
+        except ConcurrentTransactions as error:
+            if client is not Client.HAS_PARTITIONS_ADDED:
+                raise translate(error, client) from None
+            return self._ask_again(partition, transactional_id, producer, client, translate)
+        except KafkaError as error:
+            raise translate(error, client) from None
+        return None if answer is None else _answered(answer, client, translate)
+
+    def _ask(
+        self, partition: TopicPartition, transactional_id: str, producer: Producer, client: Client
+    ) -> Awaitable[None] | None:
+        def work(shard: TransactionShard) -> Result[None]:
+            if client is Client.HAS_PARTITIONS_ADDED:
+                return shard.add_partitions(transactional_id, producer, (partition,), BUMPING)
+            shard.verify_partition(transactional_id, producer, partition)
+            return Result(None)
+
+        if TRANSACTIONS_TOPIC not in self._broker.metadata.topics:
+            raise InvalidProducerIdMapping  # nobody has a transactional id
+        index = self._broker.coordinators.partition_of(TRANSACTIONS_TOPIC, transactional_id)
+        return self._broker.transactions.write_now(index, work)
+
+    async def _ask_again(
+        self,
+        partition: TopicPartition,
+        transactional_id: str,
+        producer: Producer,
+        client: Client,
+        translate: Callable[[KafkaError, Client], KafkaError],
+    ) -> None:
+        """The producer's last transaction is still being ended: ask until that is done, for a while."""
+        config = self._broker.config
+        backoff_seconds = config["add.partitions.to.txn.retry.backoff.ms"] / 1000
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + config["add.partitions.to.txn.retry.backoff.max.ms"] / 1000
+        while True:
+            await asyncio.sleep(backoff_seconds)
+            try:
+                answer = self._ask(partition, transactional_id, producer, client)
+                if answer is not None:
+                    await answer
+                return
+            except ConcurrentTransactions as error:
+                if loop.time() >= deadline:
+                    raise translate(error, client) from None
+            except KafkaError as error:
+                raise translate(error, client) from None
+
+    @property
+    def _verifies(self) -> bool:
+        value: bool = self._broker.config["transaction.partition.verification.enable"]
+        return value
+
+
+async def _answered(
+    answer: Awaitable[None], client: Client, translate: Callable[[KafkaError, Client], KafkaError]
+) -> None:
+    try:
+        await answer
+    except KafkaError as error:
+        raise translate(error, client) from None
+
+
+def _client(version: int, abortable_since: int, adds_since: int) -> Client:
+    if version >= adds_since:
+        return Client.HAS_PARTITIONS_ADDED
+    return Client.KNOWS_ABORTABLE if version >= abortable_since else Client.OLD
+
+
+def _common_error(error: KafkaError, client: Client) -> KafkaError:
+    """The coordinator's refusal in words that the client knows."""
+    if isinstance(error, ProducerFenced):
+        return InvalidProducerEpoch()
+    if isinstance(error, TransactionAbortable) and client is Client.OLD:
+        return InvalidTxnState(error.message)
+    return error
+
+
+def _batch_error(error: KafkaError, client: Client) -> KafkaError:
+    """What cannot be decided now is NOT_ENOUGH_REPLICAS: every producer tries again on that."""
+    is_old = client is not Client.HAS_PARTITIONS_ADDED
+    if isinstance(error, _UNREACHED) or (is_old and isinstance(error, ConcurrentTransactions)):
+        return NotEnoughReplicas("whether the partition is part of the transaction could not be verified yet")
+    return _common_error(error, client)
+
+
+def _offsets_error(error: KafkaError, client: Client) -> KafkaError:
+    is_old = client is not Client.HAS_PARTITIONS_ADDED
+    if isinstance(error, _UNREACHED) or (is_old and isinstance(error, ConcurrentTransactions)):
+        return CoordinatorLoadInProgress()
+    return _common_error(error, client)

@@ -1,0 +1,1 @@
+"""The transaction coordinator's state machine: producers by their transactional ids."""

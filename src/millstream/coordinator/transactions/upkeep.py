@@ -1,0 +1,78 @@
+"""What a shard does by itself: it aborts transactions that take too long and forgets unused ids."""
+
+from __future__ import annotations
+
+import logging
+
+from millstream.clock import Clock
+from millstream.coordinator.shard import Entry, Result, Timers
+from millstream.coordinator.transactions.settings import Settings
+from millstream.coordinator.transactions.transaction import Status, Transaction, tombstone
+
+log = logging.getLogger(__name__)
+
+MAX_LOOKED_AT = 2000
+"""How many ids are looked at before other work gets its turn."""
+
+TIMEOUTS = "time-outs"
+EXPIRY = "expiry"
+
+
+class Upkeep:
+    """Looks at the transactions of one shard, time and again."""
+
+    def __init__(
+        self,
+        transactions: dict[str, Transaction],
+        ongoing: dict[str, None],
+        timers: Timers,
+        clock: Clock,
+        settings: Settings,
+    ) -> None:
+        self._transactions = transactions
+        self._ongoing = ongoing
+        self._timers = timers
+        self._clock = clock
+        self._settings = settings
+        self._left: list[str] = []
+
+    def begin(self) -> None:
+        """Look after the next intervals."""
+        self._timers.set(TIMEOUTS, self._settings.timeout_check_ms, self._abort_late)
+        self._timers.set(EXPIRY, self._settings.expiration_check_ms, self._start_expiry)
+
+    def _abort_late(self) -> Result[None]:
+        """Abort what takes longer than its producer said it would; the producer is fenced."""
+        self._timers.set(TIMEOUTS, self._settings.timeout_check_ms, self._abort_late)
+        now_ms = self._clock.now_ms()
+        entries: list[Entry] = []
+        for transactional_id in self._ongoing:
+            transaction = self._transactions[transactional_id]
+            if transaction.started_ms + transaction.timeout_ms < now_ms:
+                log.info("the transaction of %r is aborted: it took too long", transactional_id)
+                entries.append(transaction.fenced(now_ms).to_entry())
+                if len(entries) == MAX_LOOKED_AT:
+                    self._timers.set(TIMEOUTS, 0, self._abort_late)
+                    break
+        return Result(None, entries)
+
+    def _start_expiry(self) -> Result[None]:
+        self._left = list(self._transactions)
+        return self._go_on()
+
+    def _go_on(self) -> Result[None]:
+        latest_ms = self._clock.now_ms() - self._settings.expiration_ms
+        entries: list[Entry] = []
+        for _ in range(min(MAX_LOOKED_AT, len(self._left))):
+            transaction = self._transactions.get(self._left.pop())
+            if transaction is not None and _is_idle(transaction) and transaction.updated_ms <= latest_ms:
+                entries.append(tombstone(transaction.transactional_id))
+        if self._left:
+            self._timers.set(EXPIRY, 0, self._go_on)
+        else:
+            self._timers.set(EXPIRY, self._settings.expiration_check_ms, self._start_expiry)
+        return Result(None, entries)
+
+
+def _is_idle(transaction: Transaction) -> bool:
+    return transaction.status is Status.EMPTY or transaction.is_complete
