@@ -111,6 +111,20 @@ def test_a_failed_fsync_is_final(world: World) -> None:
     assert not synced(world)
 
 
+def test_a_full_disk_is_no_failed_flush(world: World) -> None:
+    log = world.open()
+    fill(log, 3)
+    world.disk.room_bytes = 0
+    with pytest.raises(KafkaStorageError, match="full"):
+        log.flush()
+    assert log.failure is None
+    assert not world.failures
+    assert log.recovery_point == 0
+    world.disk.room_bytes = 1 << 62
+    assert log.flush() == 3
+    assert Path(log.folder, "leader-epoch-checkpoint").read_text() == "0\n1\n0 0\n"
+
+
 def test_appends_go_on_while_a_flush_is_under_way(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     log = world.open()
     fill(log, 5)

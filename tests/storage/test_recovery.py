@@ -83,6 +83,36 @@ def test_segments_after_a_torn_one_go(world: World) -> None:
     assert not [name for name in world.file(0).parent.iterdir() if name.name.endswith(".deleted")]
 
 
+def test_a_power_loss_during_recovery_leaves_no_gap(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What follows a torn segment is gone for good, from the last on, before the torn one looks whole."""
+    log = world.open()
+    fill(log, 200)
+    bases = [segment.base_offset for segment in log.segments]
+    kill(log)
+    torn = world.file(bases[1])
+    torn.write_bytes(torn.read_bytes()[:-1])
+    size = torn.stat().st_size
+    rename = world.disk.rename
+
+    def lose_power(source: str, target: str) -> None:
+        if source.endswith(f"{bases[4]:020d}.log"):
+            raise OSError(5, "gone")
+        rename(source, target)
+
+    monkeypatch.setattr(world.disk, "rename", lose_power)
+    with pytest.raises(OSError, match="gone"):
+        world.open(recovery_point=0)
+    left = sorted(int(path.stem) for path in torn.parent.glob("*.log"))
+    assert left == bases[:5]
+    assert torn.stat().st_size == size
+    monkeypatch.undo()
+    world.disk.synced.clear()
+    log = world.open(recovery_point=0)
+    assert log.end_offset == bases[2] - 1
+    assert world.disk.synced.index(str(torn.parent)) < world.disk.synced.index(str(torn))
+    assert offsets(log) == list(range(bases[2] - 1))
+
+
 def test_a_clean_start_scans_nothing(world: World) -> None:
     log = world.open()
     fill(log, 100)

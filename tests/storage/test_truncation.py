@@ -74,6 +74,27 @@ def test_the_largest_timestamp_is_found_again(world: World) -> None:
     assert log.segments.active.max_timestamp == NOW_MS
 
 
+def test_segments_are_gone_for_good_before_the_one_before_them_is_cut(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = world.open()
+    fill(log, 200)
+    bases = [segment.base_offset for segment in log.segments]
+    sizes: list[int] = []
+    fsync_dir = world.disk.fsync_dir
+
+    def look(path: str) -> None:
+        sizes.append(world.file(bases[1]).stat().st_size)
+        assert sorted(int(one.stem) for one in Path(path).glob("*.log")) == bases[:2]
+        fsync_dir(path)
+
+    size = log.segments[1].size
+    monkeypatch.setattr(world.disk, "fsync_dir", look)
+    log.truncate_to(bases[1] + 2)
+    assert sizes == [size]
+    assert world.file(bases[1]).stat().st_size < size
+
+
 def test_a_log_can_start_anew_anywhere(world: World) -> None:
     log = world.open()
     fill(log, 100, leader_epoch=3)

@@ -1,8 +1,15 @@
-"""Small whole files, written without waiting for the device."""
+"""Small whole files, written without waiting for the device; and what a full one is."""
 
 from __future__ import annotations
 
+import errno
+
 from millstream.storage.disk import Disk
+
+
+def is_full(error: OSError) -> bool:
+    """Whether a write was refused for want of room: then nothing is broken, and later ones may succeed."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_file(disk: Disk, path: str, data: bytes) -> None:

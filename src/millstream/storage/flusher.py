@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from millstream.errors import KafkaStorageError
 from millstream.storage import names
-from millstream.storage.files import fsync_file, write_file
+from millstream.storage.files import fsync_file, is_full, write_file
 from millstream.storage.segment import Segment
 
 if TYPE_CHECKING:
@@ -70,9 +70,10 @@ class Flusher:
                 return self.recovery_point
             names_changed = self._names_changed
             try:
+                is_renamed = self._sync_epochs()
                 for segment in segments.unflushed(target):
                     self._sync_segment(segment, is_active=segment is segments.active and not is_last)
-                self._sync_names(names_changed, is_changed=self._sync_epochs())
+                self._sync_names(names_changed, is_changed=is_renamed)
             except OSError as error:
                 if log.is_closed:  # and its folder perhaps renamed: no fault of the disk
                     raise KafkaStorageError(f"{log.partition} is closed") from error
@@ -102,7 +103,13 @@ class Flusher:
         if log.epochs.is_changed:
             log.epochs.is_changed = False
             path = f"{log.folder}/{names.EPOCHS_FILE}"
-            write_file(log.disk, path + names.BESIDE, log.epochs.encode())
+            try:
+                write_file(log.disk, path + names.BESIDE, log.epochs.encode())
+            except OSError as error:
+                log.epochs.is_changed = True
+                if is_full(error):
+                    raise log.storage_error(error) from error
+                raise
             fsync_file(log.disk, path + names.BESIDE)
             log.disk.rename(path + names.BESIDE, path)
             return True

@@ -160,12 +160,13 @@ def _recover(
         )
         if gone:
             segment.spill()
-        if rebuilt.is_cut and gone:
-            log.warning("%s: the %d segments after the torn one go", folder, len(gone))
-            segments = segments.replaced(gone, ())
-            for one in gone:
-                one.retire()
-                around.trash.put_files(one.paths(), config.file_delete_delay_ms)
+        if rebuilt.is_cut:
+            if gone:
+                log.warning("%s: the %d segments after the torn one go", folder, len(gone))
+                segments = segments.replaced(gone, ())
+                _drop(around, folder, gone)
+            segment.open().truncate(segment.size)
+            segment.open().fsync()
             break
     end_offset = rebuilt.end_offset
     if rebuilt.is_damaged:
@@ -173,6 +174,17 @@ def _recover(
         segments = segments.rolled(Segment(around.disk, folder, end_offset, 0, around.clock.now_ms()))
     producers.end_offset = end_offset
     return segments, producers, end_offset
+
+
+def _drop(around: Surroundings, folder: str, gone: list[Segment]) -> None:
+    """Let segments go for good, from the last on, before the one that they do not follow is cut off.
+
+    A crash in between must not leave a segment behind a gap, nor bring one back later.
+    """
+    for segment in reversed(gone):
+        segment.retire()
+        around.trash.put_files(segment.paths(), 0)
+    around.disk.fsync_dir(folder)
 
 
 def _rebuild_lost_indexes(segments: Iterable[Segment], found: set[str], index_interval_bytes: int) -> None:

@@ -7,7 +7,6 @@ read, look up timestamps, and flush meanwhile. An offset below `end_offset` is i
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Sequence
 from struct import Struct
 from threading import Lock
@@ -18,6 +17,7 @@ from millstream.protocol.batch import BatchHeader, ControlMarker, read_header
 from millstream.storage import retention, timestamps, truncation
 from millstream.storage.disk import Buffer
 from millstream.storage.epochs import Epochs
+from millstream.storage.files import is_full
 from millstream.storage.flusher import Flusher
 from millstream.storage.producer_state import Producer, ProducerState
 from millstream.storage.reading import Slice, read_slice
@@ -39,7 +39,6 @@ __all__ = ["Appended", "FoundTimestamp", "Log", "Slice", "Surroundings"]
 _PLACE: Final = Struct(">qii")
 _LENGTH_END: Final = 12
 _LOG_APPEND_TIME: Final = 8
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _NO_DATA: Final = memoryview(b"")
 
 
@@ -367,14 +366,20 @@ class Log:
 
     def truncate_to(self, offset: int) -> None:
         """Drop every batch that reaches `offset` or beyond; the log then ends there, or before."""
-        truncation.truncate(self, offset)
+        try:
+            truncation.truncate(self, offset)
+        except OSError as error:
+            raise self.fail(error) from error
 
     def restart_at(self, offset: int) -> None:
         """Drop everything and go on at `offset`."""
-        truncation.restart(self, offset)
+        try:
+            truncation.restart(self, offset)
+        except OSError as error:
+            raise self.fail(error) from error
 
     def replace_tail(self, old: Sequence[Segment], new: Sequence[Segment], end_offset: int) -> None:
-        """Take other segments at the end of the log, which moves back to `end_offset`. For truncation."""
+        """Take other segments at the log's end, which moves back to `end_offset`. For truncation alone."""
         self.abandon_swap()
         self.cuts += 1
         self.cleaned_until = min(self.cleaned_until, end_offset)
@@ -382,7 +387,6 @@ class Log:
         self.segments = self.segments.replaced(old, new)
         self._flusher.cut(end_offset)
         self._rolling = Rolling(self._config, self._around.random)
-        self.discard([segment for segment in old if segment not in new])
 
     def abandon_swap(self) -> None:
         """Undo the replacement of segments that has begun, if there is one."""
@@ -414,7 +418,7 @@ class Log:
 
     def storage_error(self, error: OSError) -> KafkaStorageError:
         """What a client is told of a write that did not happen. A full disk is not a failed one."""
-        if error.errno in _FULL:
+        if is_full(error):
             return KafkaStorageError(f"the disk of {self.partition} is full: {error}")
         return self.fail(error)
 

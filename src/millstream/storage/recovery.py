@@ -46,7 +46,7 @@ class Rebuilt(NamedTuple):
 
     end_offset: int
     is_cut: bool
-    """Whether torn bytes at its end were cut off."""
+    """Whether it was shortened because of torn bytes at its end; they are still in the file."""
     is_damaged: bool
     """Whether it ends in bytes that make no sense but were durable once, and so were left there."""
 
@@ -125,7 +125,7 @@ def rebuild_segment(
     recovery_point: int,
     upper_offset: int,
 ) -> Rebuilt:
-    """Verify a segment, cut off what is torn, and derive all else from its batches.
+    """Verify a segment, shorten it to what is not torn, and derive all else from its batches.
 
     `upper_offset` is the next segment's base offset, or else the recovery point: a gap right before the
     last batch is believed only below it. What `epochs` already says is trusted, as it is no older
@@ -166,7 +166,6 @@ def rebuild_segment(
     elif is_bad:
         log.warning("%s: cut off %d torn bytes at %d", segment.path, segment.size - position, position)
         segment.shorten(position)
-        segment.open().truncate(position)
     return Rebuilt(next_offset, is_bad and not is_damaged, is_damaged)
 
 

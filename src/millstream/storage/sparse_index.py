@@ -22,6 +22,7 @@ from threading import Lock
 from typing import ClassVar
 
 from millstream.storage.disk import Disk, File
+from millstream.storage.files import is_full
 
 _SPILL_ENTRIES = 512
 _PAGE_ENTRIES = 256
@@ -58,7 +59,7 @@ class SparseIndex:
             try:
                 self.spill()
             except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                if not is_full(error):
                     raise  # a full disk is no loss: the entries wait in memory
 
     def last(self) -> Entry | None:

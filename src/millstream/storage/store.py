@@ -5,7 +5,6 @@ The loop creates and deletes logs; `checkpoint`, `remove_deleted` and `close` ma
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from random import Random
@@ -18,6 +17,7 @@ from millstream.errors import KafkaStorageError, MillstreamError
 from millstream.model import NO_UUID, TopicPartition
 from millstream.storage import checkpoints, names
 from millstream.storage.disk import Disk
+from millstream.storage.files import is_full
 from millstream.storage.loading import DAY_MS, create_log, load_log
 from millstream.storage.log import Log
 from millstream.storage.log_dir import LogDir
@@ -358,7 +358,7 @@ class Store:
 
     def _not_written(self, folder: LogDir, error: OSError) -> None:
         """A checkpoint was not written. If the disk is full, the old one still holds until there is room."""
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_full(error):
             log.warning("checkpointing %s: %s", folder.path, error)
         else:
             self._dir_failed(folder, error)

@@ -7,12 +7,12 @@ the marker was written. In the order of the markers. The file exists once there 
 
 from __future__ import annotations
 
-import errno
 from struct import Struct
 from threading import Lock
 from typing import NamedTuple
 
 from millstream.storage.disk import Disk, File
+from millstream.storage.files import is_full
 
 _ENTRY = Struct(">hqqqq")
 _VERSION = 0
@@ -57,7 +57,7 @@ class TransactionIndex:
         try:
             self.spill()
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if not is_full(error):
                 raise
 
     def spill(self) -> None:

@@ -36,6 +36,7 @@ def truncate(log: Log, offset: int) -> None:
             end_offset = min(offset, read_header(found.data, found.start).base_offset)
             tail = list(segments.between(segment.base_offset, log.end_offset + 1))
             log.end_offset = end_offset
+            _drop(log, tail[1:])
             segment.cut(found.position + found.start, end_offset)
             recovery.refresh_timestamps(segment)
             log.replace_tail(tail, [segment], end_offset)
@@ -52,8 +53,21 @@ def truncate(log: Log, offset: int) -> None:
 def restart(log: Log, offset: int) -> None:
     """Drop everything and go on at `offset`."""
     old = list(log.segments)
-    log.replace_tail(old, [Segment(log.disk, log.folder, offset, 0, log.now_ms())], offset)
-    log.start_offset = offset
+    log.abandon_swap()
+    with log.swapping:
+        log.end_offset = log.start_offset = offset
+        _drop(log, old)
+        log.replace_tail(old, [Segment(log.disk, log.folder, offset, 0, log.now_ms())], offset)
     log.epochs.truncate_end(0)
     log.snapshots.keep((), -1)
     log.producers = ProducerState(offset, log.producers.expiration_ms)
+
+
+def _drop(log: Log, segments: list[Segment]) -> None:
+    """Let segments at the log's end go for good, from the last on, before the one before them is cut off.
+
+    A power loss in between must not leave a segment behind a gap, nor bring one back later.
+    """
+    if segments:
+        log.discard(segments[::-1])
+        log.disk.fsync_dir(log.folder)
