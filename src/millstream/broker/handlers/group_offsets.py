@@ -133,9 +133,18 @@ async def txn_offset_commit(ctx: Context, req: TxnOffsetCommitRequest) -> TxnOff
         try:
             if not req.group_id:
                 raise InvalidGroupId
-            failed = await ctx.broker.groups.write(
-                group_index(ctx, req.group_id),
-                lambda shard: shard.commits.commit_in_transaction(req.group_id, caller, producer, commits),
+            index = group_index(ctx, req.group_id)
+            failed = await ctx.broker.transaction_admission.commit_offsets(
+                req.transactional_id,
+                producer,
+                index,
+                ctx.version,
+                lambda: ctx.broker.groups.write(
+                    index,
+                    lambda shard: shard.commits.commit_in_transaction(
+                        req.group_id, caller, producer, commits
+                    ),
+                ),
             )
             errors |= failed
         except KafkaError as error:
