@@ -82,6 +82,7 @@ class ConsumerGroupMemberMetadataValue(EntryValue, versions=(0, 0), flexible=0, 
         metadata: bytes
 
     class ClassicMemberMetadata(Struct):
+        session_timeout_ms: i32
         supported_protocols: list[ConsumerGroupMemberMetadataValue.ClassicProtocol]
 
     instance_id: str | None
@@ -92,7 +93,7 @@ class ConsumerGroupMemberMetadataValue(EntryValue, versions=(0, 0), flexible=0, 
     subscribed_topic_regex: str | None
     rebalance_timeout_ms: i32 = -1
     server_assignor: str | None
-    classic_member_metadata: ClassicMemberMetadata | None = tagged(0, since=0)
+    classic_member_metadata: ClassicMemberMetadata | None = tagged(0, since=0, is_marked=True)
 
 
 class ConsumerGroupTargetAssignmentMetadataKey(EntryKey, types=(6,)):
@@ -102,9 +103,10 @@ class ConsumerGroupTargetAssignmentMetadataKey(EntryKey, types=(6,)):
 
 
 class ConsumerGroupTargetAssignmentMetadataValue(EntryValue, versions=(0, 0), flexible=0, written=0):
-    """The group epoch that it was made for."""
+    """The group epoch that it was made for, and when."""
 
     assignment_epoch: i32
+    assignment_timestamp: i64 = tagged(0, 0, since=0)
 
 
 class ConsumerGroupTargetAssignmentMemberKey(EntryKey, types=(7,)):
@@ -130,11 +132,15 @@ class ConsumerGroupCurrentMemberAssignmentKey(EntryKey, types=(8,)):
 
 
 class ConsumerGroupCurrentMemberAssignmentValue(EntryValue, versions=(0, 0), flexible=0, written=0):
-    """States: 0 stable, 1 has to give partitions up, 2 waits for partitions that others give up."""
+    """States: 0 stable, 1 has to give partitions up, 2 waits for partitions that others give up.
+
+    Each partition has the epoch in which the member got it (KIP-1251).
+    """
 
     class TopicPartitions(Struct):
         topic_id: UUID
         partitions: list[i32]
+        assignment_epochs: list[i32] = tagged(0, since=0)
 
     member_epoch: i32
     previous_member_epoch: i32

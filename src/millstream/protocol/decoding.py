@@ -143,19 +143,23 @@ class DecoderSource(Source):
             self.flush()
             self.line(f"{target} = {self.struct(type_.item)}")
         elif type_.kind == "struct":
-            is_present = self.local("n")
-            self.read("b", 1, is_present)
-            self.flush()
-            self.line(f"if {is_present} < 0:")
-            self.line(f"    {target} = None")
-            self.line("else:")
-            self.indent += 1
-            instance = self.struct(type_.item)
-            self.flush()
-            self.line(f"{target} = {instance}")
-            self.indent -= 1
+            self.nullable_struct(type_, target, 0)
         else:
             self.sized(type_, target, name, nullable)
+
+    def nullable_struct(self, type_: WireType, target: str, least: int) -> None:
+        """Decode a struct behind a byte; less than `least` says that there is none."""
+        is_present = self.local("n")
+        self.read("b", 1, is_present)
+        self.flush()
+        self.line(f"if {is_present} < {least}:")
+        self.line(f"    {target} = None")
+        self.line("else:")
+        self.indent += 1
+        instance = self.struct(type_.item)
+        self.flush()
+        self.line(f"{target} = {instance}")
+        self.indent -= 1
 
     def sized(self, type_: WireType, target: str, name: str, nullable: bool) -> None:
         """Decode a value that starts with its length: str, bytes, records or array."""
@@ -332,7 +336,10 @@ class DecoderSource(Source):
     def tagged_field(self, field: Field, instance: str, tag: str, end: str) -> None:
         self.line(f"if {tag} == {field.tag}:")
         self.indent += 1
-        self.value(field.type, f"{instance}.{field.name}", field.name, field.may_be_null(self.version))
+        if field.is_marked:
+            self.nullable_struct(field.type, f"{instance}.{field.name}", 1)
+        else:
+            self.value(field.type, f"{instance}.{field.name}", field.name, field.may_be_null(self.version))
         self.flush()
         self.line(f"if pos != {end}:")
         self.line(f"    raise ProtocolError('{field.name} does not fill its tagged field')")

@@ -89,16 +89,17 @@ class EncoderSource(Source):
             self.line(f"{instance} = {expression}")
             self.struct(type_.item, instance)
         elif type_.kind == "struct":
-            self.nullable_struct(type_.item, expression)
+            self.nullable_struct(type_.item, expression, 255)
         else:
             self.sized(type_, expression, nullable)
 
-    def nullable_struct(self, cls: StructType, expression: str) -> None:
+    def nullable_struct(self, cls: StructType, expression: str, null: int) -> None:
+        """Encode a struct behind a byte: 1, or `null` where there is none."""
         self.flush()
         instance = self.local("o")
         self.line(f"{instance} = {expression}")
         self.line(f"if {instance} is None:")
-        self.line(f"    {self.out}.append(255)")
+        self.line(f"    {self.out}.append({null})")
         self.line("else:")
         self.indent += 1
         self.write("b", "1")
@@ -229,7 +230,10 @@ class EncoderSource(Source):
             self.line(f"if {condition}:")
             self.indent += 1
             self.line(f"{self.out} = bytearray()")
-            self.value(field.type, f"{instance}.{field.name}", field.may_be_null(self.version))
+            if field.is_marked:
+                self.nullable_struct(field.type.item, f"{instance}.{field.name}", 0)
+            else:
+                self.value(field.type, f"{instance}.{field.name}", field.may_be_null(self.version))
             self.flush()
             self.line(f"{count} += 1")
             self.line(f"{body} += uvarint({field.tag})")
@@ -243,6 +247,8 @@ class EncoderSource(Source):
 
     def is_given(self, field: Field, expression: str) -> str:
         """An expression for whether a tagged field has to be written."""
+        if field.is_marked:
+            return "True"
         if field.type.kind in ("fixed", "str", "bytes"):
             if field.default is None:
                 return f"{expression} is not None"

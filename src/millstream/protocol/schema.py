@@ -45,6 +45,7 @@ class Field:
         "_owner",
         "_type",
         "default",
+        "is_marked",
         "is_nullable",
         "name",
         "null_since",
@@ -65,12 +66,14 @@ class Field:
         until: int = ALL_VERSIONS,
         tag: int | None = None,
         null_since: int = 0,
+        is_marked: bool = False,
     ) -> None:
         self.default = default
         self.since = since
         self.until = until
         self.tag = tag
         self.null_since = null_since
+        self.is_marked = is_marked
         self.is_nullable = False
         self._type: WireType | None = None
 
@@ -99,9 +102,9 @@ class Field:
         return self.since <= version <= self.until
 
     def may_be_null(self, version: int) -> bool:
-        """Whether null can be on the wire. A tagged struct is left out instead."""
+        """Whether null can be on the wire. A tagged struct is left out instead, unless it is marked."""
         if self.type.kind == "struct" and self.tag is not None:
-            return False
+            return self.is_marked
         return self.is_nullable and version >= self.null_since
 
 
@@ -115,9 +118,14 @@ def until(version: int, default: Any = UNSET, *, null_since: int = 0) -> Any:
     return Field(default, until=version, null_since=null_since)
 
 
-def tagged(tag: int, default: Any = UNSET, *, since: int, until: int = ALL_VERSIONS) -> Any:
-    """A tagged field (KIP-482): written only where it differs from its default."""
-    return Field(default, since=since, until=until, tag=tag)
+def tagged(
+    tag: int, default: Any = UNSET, *, since: int, until: int = ALL_VERSIONS, is_marked: bool = False
+) -> Any:
+    """A tagged field (KIP-482): written only where it differs from its default.
+
+    A marked struct is always written, after a byte that says whether it is there (1) or null (0).
+    """
+    return Field(default, since=since, until=until, tag=tag, is_marked=is_marked)
 
 
 def optional(default: Any = UNSET) -> Any:
