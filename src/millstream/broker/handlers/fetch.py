@@ -97,6 +97,7 @@ class _Reading:
             or self._read_bytes >= self._min_bytes
             or self._max_wait_seconds <= 0
             or not self._positions
+            or self._broker.is_stopping
         )
 
     def _add(self, position: FetchPosition, data: PartitionData) -> None:
