@@ -13,6 +13,7 @@ from millstream.broker.handlers import (
     produce,
     producers,
     topics,
+    transaction_admin,
     transactions,
 )
 
@@ -30,4 +31,5 @@ MODULES = (
     groups,
     group_offsets,
     transactions,
+    transaction_admin,
 )
