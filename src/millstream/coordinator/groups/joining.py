@@ -59,7 +59,8 @@ class Joins:
             if request.member_id:
                 raise UnknownMemberId
             group = ClassicGroup(request.group_id)
-        self._check_size(group, request.member_id)
+        if not self._has_room(group, request.member_id):
+            return self._send_away(group, request.member_id)
         if not group.supports(request.protocol_type, (protocol.name for protocol in request.protocols)):
             raise InconsistentGroupProtocol
         protocols = [(protocol.name, protocol.metadata) for protocol in request.protocols]
@@ -68,22 +69,26 @@ class Joins:
         self._groups[request.group_id] = group
         return self._join_first(group, request, protocols, client)
 
-    def _check_size(self, group: ClassicGroup, member_id: str) -> None:
-        """Whether there is room. While members join again only those that have joined count, so that
-        a group that has become too large loses the last ones to join."""
+    def _has_room(self, group: ClassicGroup, member_id: str) -> bool:
+        """Whether somebody else may come in. While members join again only those that have joined count,
+        so that a group that has become too large loses the last ones to join."""
         limit = self._settings.max_size
-        if group.is_empty:
-            return
         member = group.members.get(member_id)
+        if group.is_empty:
+            return True
         if group.state is State.PREPARING:
-            has_room = (member is not None and member.joining is not None) or group.joined_count < limit
-        else:
-            has_room = member is not None or len(group.members) < limit
-        if not has_room:
-            if member is not None:
-                self._rebalances.drop(group, member)
-            group.pending.discard(member_id)
-            raise GroupMaxSizeReached(f"the group has {limit} members, which is as many as it may have")
+            return (member is not None and member.joining is not None) or group.joined_count < limit
+        return member is not None or len(group.members) < limit
+
+    def _send_away(self, group: ClassicGroup, member_id: str) -> Joined:
+        group.pending.discard(member_id)
+        member = group.members.get(member_id)
+        if member is not None:
+            self._rebalances.drop(group, member)
+        refusal = JoinGroupResponse(
+            error_code=GroupMaxSizeReached.code, leader="", member_id=member_id, members=[]
+        )
+        return Result(refusal, self._rebalances.complete_if_all_joined(group))
 
     # Those without a member id
 

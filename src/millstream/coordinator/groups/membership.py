@@ -45,17 +45,20 @@ class Membership:
             raise InconsistentGroupProtocol
         if group.state is State.PREPARING:
             raise RebalanceInProgress
+        if group.state is State.COMPLETING and group.leader == member.member_id:
+            # Nothing changes until the log has taken it: then `assigned` tells everybody.
+            assignments = {each.member_id: each.assignment for each in request.assignments}
+            written = entry(GroupMetadataKey(group=group.group_id), group.value(assignments))
+            response = group.sync_response(member)
+            response.assignment = assignments.get(member.member_id, b"")
+            return Result(response, [written])
         self._rebalances.synced(group, member)
         if group.state is State.STABLE:
             self._rebalances.heard(group, member)
             return Result(group.sync_response(member))
         if member.syncing is None:
             member.syncing = Promise()
-        if group.leader != member.member_id:
-            return Result(member.syncing)
-        assignments = {each.member_id: each.assignment for each in request.assignments}
-        written = entry(GroupMetadataKey(group=group.group_id), group.value(assignments))
-        return Result(member.syncing, [written])
+        return Result(member.syncing)
 
     def heartbeat(self, request: HeartbeatRequest) -> Result[HeartbeatResponse]:
         """A member is alive; it learns whether it has to join again."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from millstream.clock import Clock
 from millstream.coordinator.entry_format import entry
-from millstream.coordinator.group_entries import GroupMetadataKey
+from millstream.coordinator.group_entries import GroupMetadataKey, GroupMetadataValue
 from millstream.coordinator.groups.classic_group import ClassicGroup, State
 from millstream.coordinator.groups.member import Member
 from millstream.coordinator.groups.settings import Settings
@@ -156,6 +156,16 @@ class Rebalances:
                 self.drop(group, member)
         group.unsynced.clear()
         return self.begin(group)
+
+    def assigned(self, group: ClassicGroup, written: GroupMetadataValue) -> None:
+        """The log holds what the leader assigned: whoever waits for it gets it, and the group is stable."""
+        leader = group.members.get(group.leader or "")
+        for member in group.took(written, self._clock.now_ms()):
+            self.heard(group, member)
+        if leader is not None:
+            self.synced(group, leader)
+            self.heard(group, leader)
+        self._on_change(group.group_id)
 
     def synced(self, group: ClassicGroup, member: Member) -> None:
         """A member asked for its assignment."""

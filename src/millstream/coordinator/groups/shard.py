@@ -61,7 +61,6 @@ class GroupShard:
         self.groups: dict[str, ClassicGroup] = {}
         self.offsets = Offsets()
         self._is_live = False
-        self._clock = clock
         self._timers = timers
         self._watcher = watcher or Watcher()
         self._rebalances = Rebalances(self.groups, timers, clock, settings, self._watcher.group_changed)
@@ -148,9 +147,7 @@ class GroupShard:
         if self._is_live and group.state is State.COMPLETING:
             written = read_value(GroupMetadataValue, value)
             if written.generation == group.generation:
-                for member in group.took(written, self._clock.now_ms()):
-                    self._rebalances.heard(group, member)
-                self._watcher.group_changed(group_id)
+                self._rebalances.assigned(group, written)
 
     def replay_end(self, producer: Producer, is_commit: bool) -> None:
         for group_id, positions in self.offsets.end(producer.producer_id, is_commit):
