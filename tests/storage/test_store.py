@@ -223,6 +223,36 @@ def test_deleted_records_stay_deleted(world: World) -> None:
     store.close()
 
 
+@pytest.mark.parametrize("way", ["at once", "after sync_names", "after a restart"])
+def test_a_new_log_inherits_nothing_from_a_deleted_one_of_its_name(world: World, way: str) -> None:
+    """Else it would count as durable what never was, or as deleted what was not."""
+    store = world.store()
+    old = store.create(PARTITION, TOPIC_ID, SMALL)
+    fill(old, 100)
+    old.delete_records(90)
+    store.checkpoint()
+    store.checkpoint_high_watermarks({PARTITION: 100})
+    store.delete(PARTITION)
+    if way == "after sync_names":
+        store.sync_names()
+    if way == "after a restart":
+        store.close(clean=False)
+        store = world.store()
+    fill(store.create(PARTITION, OTHER_ID, SMALL), 10)
+    store.close(clean=False)
+    files = (
+        "recovery-point-offset-checkpoint",
+        "log-start-offset-checkpoint",
+        "replication-offset-checkpoint",
+    )
+    assert [Path(world.path, "a", name).read_text() for name in files] == ["0\n0\n"] * 3
+    store = world.store()
+    found = store.get(PARTITION, OTHER_ID)
+    assert found is not None
+    assert offsets(found) == list(range(10))
+    store.close()
+
+
 def test_high_watermarks_are_written_down(world: World) -> None:
     store = world.store(("a", "b"))
     for number in range(2):

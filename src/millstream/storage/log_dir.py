@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Container
 from uuid import UUID
 
 from millstream.errors import MillstreamError
@@ -123,13 +123,33 @@ class LogDir:
         self._written[name] = found
         return dict(found)
 
-    def write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace a checkpoint file, unless it already says so. In any thread."""
-        rows = dict(offsets)
+    def write_offsets(self, name: str, offsets: Callable[[], dict[TopicPartition, int]]) -> None:
+        """Replace a checkpoint file, unless it already says so. In any thread.
+
+        `offsets` is called when nobody else writes: what it finds then is not undone by an older answer.
+        """
         with self._checkpointing:
-            if self._written.get(name) != rows:
-                checkpoints.write_offsets(self._disk, f"{self.path}/{name}", rows)
-                self._written[name] = rows
+            self._replace(name, offsets())
+
+    def has_offsets_of(self, partition: TopicPartition) -> bool:
+        """Whether a checkpoint file speaks of a partition."""
+        return any(partition in rows for rows in self._written.values())
+
+    def keep_offsets_of(self, partitions: Callable[[], Container[TopicPartition]]) -> None:
+        """Take the offsets of logs that are no more out of the checkpoint files. In any thread.
+
+        A new log of the same name must not inherit them: it would count as durable what never was,
+        or as deleted what was not.
+        """
+        with self._checkpointing:
+            kept = partitions()
+            for name, rows in list(self._written.items()):
+                self._replace(name, {one: offset for one, offset in rows.items() if one in kept})
+
+    def _replace(self, name: str, rows: dict[TopicPartition, int]) -> None:
+        if self._written.get(name) != rows:
+            checkpoints.write_offsets(self._disk, f"{self.path}/{name}", rows)
+            self._written[name] = rows
 
     def mark_clean(self, broker_epoch: int) -> None:
         """Say that everything in this dir was written down."""

@@ -120,6 +120,7 @@ class Store:
         recovery_points = folder.read_offsets(checkpoints.RECOVERY_POINTS)
         start_offsets = folder.read_offsets(checkpoints.LOG_STARTS)
         cleaned = folder.read_offsets(checkpoints.CLEANER_OFFSETS)
+        folder.read_offsets(checkpoints.HIGH_WATERMARKS)
         around = self._surroundings(folder)
         if not folder.was_clean:
             folder.folder_made()  # a power loss may have kept names that were never made durable
@@ -147,6 +148,10 @@ class Store:
                 continue  # a file that has a log's name is nobody's log
             opened.cleaned_until = cleaned.get(partition, 0)
             self._add(opened, folder, read_topic_id(self._disk, path))
+        try:
+            folder.keep_offsets_of(self._logs.keys)
+        except OSError as error:
+            self._not_written(folder, error)
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """What the last checkpoint said of the high watermarks."""
@@ -189,6 +194,8 @@ class Store:
         path = f"{folder.path}/{partition}"
         around = self._surroundings(folder)
         try:
+            if folder.has_offsets_of(partition):
+                folder.keep_offsets_of(self._logs.keys)
             self._disk.makedirs(path)
             folder.folder_made()
             write_topic_id(self._disk, path, topic_id)
@@ -213,7 +220,7 @@ class Store:
         self._trash.put_folder(path, found.config.file_delete_delay_ms)
 
     def sync_names(self) -> None:
-        """Make renamed folders durable; may run in a thread.
+        """Make renamed folders durable, and forget the offsets of deleted logs; may run in a thread.
 
         Called before a deleted topic's name may be used again: else a power loss could bring its
         folder back under the name of the new topic.
@@ -224,6 +231,11 @@ class Store:
                     self._disk.fsync_dir(folder.path)
                 except OSError as error:
                     self._dir_failed(folder, error)
+                    continue
+                try:
+                    folder.keep_offsets_of(self._logs.keys)
+                except OSError as error:
+                    self._not_written(folder, error)
 
     def set_aside_strays(self, topic_ids: Iterable[UUID]) -> list[TopicPartition]:
         """Set aside the logs of topics that are not among these; which they were."""
@@ -246,7 +258,7 @@ class Store:
                 for one in logs:
                     if one.failure is None:
                         one.flush(rolled_only=True)
-                self._write_checkpoints(folder, logs)
+                self._write_checkpoints(folder)
             except OSError as error:
                 self._not_written(folder, error)
             except KafkaStorageError as error:
@@ -257,10 +269,15 @@ class Store:
         for folder in self.dirs:
             if folder.has_failed:
                 continue
-            names_here = [one.partition for one in self._logs_of(folder)]
-            known = {name: high_watermarks[name] for name in names_here if name in high_watermarks}
             try:
-                folder.write_offsets(checkpoints.HIGH_WATERMARKS, known)
+                folder.write_offsets(
+                    checkpoints.HIGH_WATERMARKS,
+                    lambda folder=folder: {  # type: ignore[misc]
+                        one.partition: high_watermarks[one.partition]
+                        for one in self._logs_of(folder)
+                        if one.partition in high_watermarks
+                    },
+                )
             except OSError as error:
                 self._not_written(folder, error)
 
@@ -269,7 +286,7 @@ class Store:
         for folder in self.dirs:
             if not folder.has_failed:
                 try:
-                    self._write_starts(folder, self._logs_of(folder))
+                    self._write_starts(folder)
                 except OSError as error:
                     self._not_written(folder, error)
 
@@ -278,7 +295,7 @@ class Store:
         folder = self._dir_of.get(cleaned.partition)
         if folder is not None and not folder.has_failed:
             try:
-                self._write_cleaned(folder, self._logs_of(folder))
+                self._write_cleaned(folder)
             except OSError as error:
                 self._not_written(folder, error)
 
@@ -298,7 +315,7 @@ class Store:
                 is_clean = False
             if is_clean:
                 try:
-                    self._write_checkpoints(folder, logs)
+                    self._write_checkpoints(folder)
                     folder.mark_clean(broker_epoch)
                 except OSError as error:
                     self._not_written(folder, error)
@@ -331,19 +348,28 @@ class Store:
     def _logs_of(self, folder: LogDir) -> list[Log]:
         return [one for one in list(self._logs.values()) if one.dir_path == folder.path]
 
-    def _write_checkpoints(self, folder: LogDir, logs: list[Log]) -> None:
-        folder.write_offsets(checkpoints.RECOVERY_POINTS, {one.partition: one.recovery_point for one in logs})
-        self._write_starts(folder, logs)
-        self._write_cleaned(folder, logs)
+    def _write_checkpoints(self, folder: LogDir) -> None:
+        folder.write_offsets(
+            checkpoints.RECOVERY_POINTS,
+            lambda: {one.partition: one.recovery_point for one in self._logs_of(folder)},
+        )
+        self._write_starts(folder)
+        self._write_cleaned(folder)
 
-    def _write_cleaned(self, folder: LogDir, logs: list[Log]) -> None:
-        cleaned = {one.partition: one.cleaned_until for one in logs if one.cleaned_until > 0}
-        folder.write_offsets(checkpoints.CLEANER_OFFSETS, cleaned)
+    def _write_cleaned(self, folder: LogDir) -> None:
+        folder.write_offsets(
+            checkpoints.CLEANER_OFFSETS,
+            lambda: {
+                one.partition: one.cleaned_until for one in self._logs_of(folder) if one.cleaned_until > 0
+            },
+        )
 
-    def _write_starts(self, folder: LogDir, logs: list[Log]) -> None:
+    def _write_starts(self, folder: LogDir) -> None:
         folder.write_offsets(
             checkpoints.LOG_STARTS,
-            {one.partition: one.start_offset for one in logs if one.start_offset > 0},
+            lambda: {
+                one.partition: one.start_offset for one in self._logs_of(folder) if one.start_offset > 0
+            },
         )
 
     def _surroundings(self, folder: LogDir) -> Surroundings:
