@@ -43,8 +43,8 @@ class Joins:
         self._random = random
         self._settings = settings
 
-    def join(self, request: JoinGroupRequest, client: Client) -> Joined:
-        """A member joins, for the first time or again; the answer comes with the next generation."""
+    def check(self, request: JoinGroupRequest) -> None:
+        """Refuse a request that no group would take."""
         settings = self._settings
         if not request.group_id:
             raise InvalidGroupId("a group's id must not be empty")
@@ -54,6 +54,10 @@ class Joins:
                 f"the session time-out must be between {least_ms} and {most_ms} ms, "
                 f"not {request.session_timeout_ms}"
             )
+
+    def join(self, request: JoinGroupRequest, client: Client) -> Joined:
+        """A member joins, for the first time or again; the answer comes with the next generation."""
+        self.check(request)
         group = self._groups.get(request.group_id)
         if group is None:
             if request.member_id:
@@ -126,7 +130,7 @@ class Joins:
             request.group_instance_id,
             client.client_id,
             client.host,
-            _rebalance_timeout_ms(request),
+            rebalance_timeout_ms(request),
             request.session_timeout_ms,
             protocols,
         )
@@ -197,11 +201,11 @@ class Joins:
         self, group: ClassicGroup, member: Member, request: JoinGroupRequest, protocols: Protocols
     ) -> None:
         member.session_timeout_ms = request.session_timeout_ms
-        member.rebalance_timeout_ms = _rebalance_timeout_ms(request)
+        member.rebalance_timeout_ms = rebalance_timeout_ms(request)
         group.update(member, protocols)
 
 
-def _rebalance_timeout_ms(request: JoinGroupRequest) -> int:
+def rebalance_timeout_ms(request: JoinGroupRequest) -> int:
     """Version 0 has none: the session's is taken."""
     given_ms = request.rebalance_timeout_ms
     return given_ms if given_ms >= 0 else request.session_timeout_ms

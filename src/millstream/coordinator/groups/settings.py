@@ -45,3 +45,49 @@ class Settings:
     def retention_check_ms(self) -> int:
         value: int = self._config["offsets.retention.check.interval.ms"]
         return value
+
+    # Consumer groups (KIP-848)
+
+    @property
+    def serves_consumer_protocol(self) -> bool:
+        return "consumer" in self._config["group.coordinator.rebalance.protocols"]
+
+    @property
+    def consumer_assignors(self) -> tuple[str, ...]:
+        """The assignors that members may ask for; the first is the default."""
+        return tuple(self._config["group.consumer.assignors"])
+
+    @property
+    def consumer_assignment_interval_ms(self) -> int:
+        value: int = self._config["group.consumer.assignment.interval.ms"]
+        return value
+
+    @property
+    def consumer_heartbeat_interval_ms(self) -> int:
+        value: int = self._config["group.consumer.heartbeat.interval.ms"]
+        return value
+
+    @property
+    def consumer_session_timeout_ms(self) -> int:
+        value: int = self._config["group.consumer.session.timeout.ms"]
+        return value
+
+    @property
+    def consumer_max_size(self) -> int:
+        value: int = self._config["group.consumer.max.size"]
+        return value
+
+    @property
+    def allows_upgrade(self) -> bool:
+        """Whether a live classic group may become a consumer group."""
+        return self._migration_policy in ("upgrade", "bidirectional")
+
+    @property
+    def allows_downgrade(self) -> bool:
+        """Whether a live consumer group whose last members are classic ones may become a classic group."""
+        return self._migration_policy in ("downgrade", "bidirectional")
+
+    @property
+    def _migration_policy(self) -> str:
+        policy: str = self._config["group.consumer.migration.policy"]
+        return policy.lower()

@@ -1,0 +1,79 @@
+"""The consumer groups of one shard, and all that is done with them (KIP-848)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+
+from millstream.clock import Clock
+from millstream.coordinator.groups.classic_group import ClassicGroup
+from millstream.coordinator.groups.classic_members import ClassicMembers
+from millstream.coordinator.groups.consumer_entries import Matched
+from millstream.coordinator.groups.consumer_group import ConsumerGroup
+from millstream.coordinator.groups.consumer_replay import replay_consumer_entry
+from millstream.coordinator.groups.departures import Departures
+from millstream.coordinator.groups.heartbeats import Heartbeats
+from millstream.coordinator.groups.progress import Progress
+from millstream.coordinator.groups.sessions import Sessions
+from millstream.coordinator.groups.settings import Settings
+from millstream.coordinator.groups.topics import Topics
+from millstream.coordinator.shard import Entry, Timers
+
+
+class ConsumerProtocol:
+    """Holds `groups`, which only replaying changes, and serves their members."""
+
+    def __init__(
+        self,
+        classic_groups: dict[str, ClassicGroup],
+        topics: Topics,
+        settings: Settings,
+        clock: Clock,
+        random: Random,
+        timers: Timers,
+    ) -> None:
+        self.groups: dict[str, ConsumerGroup] = {}
+        self.topics = topics
+        self._progress = Progress(topics, settings, clock)
+        departures = Departures(topics, settings, clock)
+        self._sessions = Sessions(self.groups, timers, settings, departures.remove)
+        parts = (self._progress, departures, self._sessions, topics, settings)
+        self.members = Heartbeats(self.groups, classic_groups, *parts, random)
+        self.classic_members = ClassicMembers(*parts, clock, random)
+
+    def replay(self, number: int, entry: Entry) -> str | None:
+        """Take over an entry about a consumer group; the group it is about."""
+        return replay_consumer_entry(self.groups, number, entry)
+
+    def loaded(self) -> list[Entry]:
+        """All is replayed: wait for the members, and see whether topics have changed meanwhile."""
+        for group in self.groups.values():
+            self._sessions.loaded(group)
+        return self.topics_changed()
+
+    # What happens to topics
+
+    @property
+    def regexes(self) -> set[str]:
+        """All regular expressions that members are subscribed by."""
+        return {
+            member.regex
+            for group in self.groups.values()
+            for member in group.members.values()
+            if member.regex
+        }
+
+    def topics_changed(self) -> list[Entry]:
+        """Topics came, went or grew: groups that read them are assigned anew."""
+        entries: list[Entry] = []
+        for group in self.groups.values():
+            entries += self._progress.refreshed(group)
+        return entries
+
+    def regexes_matched(self, found: Mapping[str, Matched]) -> list[Entry]:
+        """Regular expressions were matched with the topics that there are now."""
+        entries: list[Entry] = []
+        for group in self.groups.values():
+            if any(member.regex in found for member in group.members.values()):
+                entries += self._progress.matched(group, found)
+        return entries
