@@ -107,6 +107,7 @@ class World:
         is_clean: bool = False,
         recovery_point: int | None = None,
         start_offset: int = 0,
+        cleaned_until: int = 0,
         partition: TopicPartition = PARTITION,
     ) -> Log:
         folder = f"{self.path}/{partition}"
@@ -119,6 +120,7 @@ class World:
             is_clean=is_clean,
             recovery_point=recovery_point,
             start_offset=start_offset,
+            cleaned_until=cleaned_until,
         )
 
     def store(self, dirs: tuple[str, ...] = ("a",), **options: int | str) -> Store:

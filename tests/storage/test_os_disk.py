@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import threading
 from pathlib import Path
@@ -202,4 +203,5 @@ def test_folders(tmp_path: Path) -> None:
 
 
 def _descriptors() -> int:
+    gc.collect()
     return len(os.listdir("/proc/self/fd"))

@@ -83,6 +83,39 @@ def test_segments_after_a_torn_one_go(world: World) -> None:
     assert not [name for name in world.file(0).parent.iterdir() if name.name.endswith(".deleted")]
 
 
+def test_an_end_torn_off_between_two_batches_is_noticed(world: World) -> None:
+    """Nothing in the segment shows it, but the next one does not begin where it ends."""
+    log = world.open()
+    fill(log, 200)
+    bases = [segment.base_offset for segment in log.segments]
+    kill(log)
+    torn = world.file(bases[1])
+    whole = torn.read_bytes()
+    torn.write_bytes(whole[: _batch_ends(whole)[-3]])
+    log = world.open(recovery_point=bases[1])
+    assert log.end_offset == bases[2] - 2
+    assert offsets(log) == list(range(bases[2] - 2))
+    fill(log, 10)
+    assert offsets(log) == list(range(bases[2] + 8))
+
+
+@pytest.mark.parametrize("evidence", ["recovery point", "cleaner's checkpoint"])
+def test_the_gaps_that_compaction_leaves_are_no_losses(world: World, evidence: str) -> None:
+    log = world.open()
+    fill(log, 200)
+    bases = [segment.base_offset for segment in log.segments]
+    kill(log)
+    cleaned = world.file(bases[1])
+    whole = cleaned.read_bytes()
+    cleaned.write_bytes(whole[: _batch_ends(whole)[-3]])
+    if evidence == "recovery point":
+        log = world.open(recovery_point=bases[2])
+    else:
+        log = world.open(recovery_point=0, cleaned_until=bases[2])
+    expected = [*range(bases[2] - 2), *range(bases[2], 200)]
+    assert offsets(log) == expected
+
+
 def test_a_power_loss_during_recovery_leaves_no_gap(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """What follows a torn segment is gone for good, from the last on, before the torn one looks whole."""
     log = world.open()

@@ -84,6 +84,7 @@ class Compaction:
     def _scan_keys(self) -> Iterator[int]:
         log, offsets, start = self.log, self._offsets, self._cleanable.first_dirty_offset
         log.flush(rolled_only=True)
+        log.save_recovery_point()
         offsets.clear(start)
         scan = KeyScan(offsets, self._collect_aborted(start))
         for number, segment in enumerate(self._segments):

@@ -64,6 +64,7 @@ def load_log(
     is_clean: bool,
     recovery_point: int | None = None,
     start_offset: int = 0,
+    cleaned_until: int = 0,
     producer_expiration_ms: int = DAY_MS,
 ) -> Log:
     """The log in a folder. `is_clean` says that the last stop wrote everything down.
@@ -109,7 +110,15 @@ def load_log(
             kept = [segment for segment in segments if segment.base_offset < recovery_point]
             _rebuild_lost_indexes(kept[:-1], found, config.index_interval_bytes)
         segments, producers, end_offset = _recover(
-            around, folder, config, segments, snapshots, epochs, recovery_point, producer_expiration_ms
+            around,
+            folder,
+            config,
+            segments,
+            snapshots,
+            epochs,
+            recovery_point,
+            cleaned_until,
+            producer_expiration_ms,
         )
         recovery_point = max(min(recovery_point, end_offset), segments.first.base_offset)
     for segment in segments:
@@ -120,7 +129,7 @@ def load_log(
     epochs.truncate_end(end_offset)
     epochs.truncate_start(start_offset)
     epochs.is_changed = epochs.entries != saved_epochs
-    return Log(
+    loaded = Log(
         around,
         folder,
         partition,
@@ -134,6 +143,8 @@ def load_log(
         snapshots=snapshots,
         is_folder_synced=is_clean,
     )
+    loaded.cleaned_until = min(cleaned_until, end_offset)
+    return loaded
 
 
 def _recover(
@@ -144,9 +155,14 @@ def _recover(
     snapshots: Snapshots,
     epochs: Epochs,
     recovery_point: int,
+    cleaned_until: int,
     producer_expiration_ms: int,
 ) -> tuple[SegmentList, ProducerState, int]:
-    """Verify the segments that the last stop may have torn; those after a torn one go."""
+    """Verify the segments that the last stop may have torn; those after a torn one go.
+
+    A segment that does not begin where the one before ends shows that its end was torn off between two
+    batches. Only compaction leaves such gaps, in what it has cleaned.
+    """
     unsure = list(segments.between(recovery_point, _NO_END))
     epochs.truncate_end(recovery_point)
     first_base = unsure[0].base_offset
@@ -160,13 +176,16 @@ def _recover(
         )
         if gone:
             segment.spill()
+        has_lost_end = rebuilt.end_offset != upper_offset and upper_offset > cleaned_until
+        if gone and not rebuilt.is_damaged and (rebuilt.is_cut or has_lost_end):
+            log.warning("%s: the %d segments after the torn one go", folder, len(gone))
+            segments = segments.replaced(gone, ())
+            _drop(around, folder, gone)
+            gone = []
         if rebuilt.is_cut:
-            if gone:
-                log.warning("%s: the %d segments after the torn one go", folder, len(gone))
-                segments = segments.replaced(gone, ())
-                _drop(around, folder, gone)
             segment.open().truncate(segment.size)
             segment.open().fsync()
+        if not gone:
             break
     end_offset = rebuilt.end_offset
     if rebuilt.is_damaged:

@@ -301,11 +301,16 @@ class Log:
         stable = self.producers.last_stable_offset(high_watermark)
         return min(max(stable, self.start_offset), high_watermark)
 
-    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
-        """(producer id, first offset) of the aborted transactions with records in [start, end)."""
+    def aborted_transactions(
+        self, start_offset: int, end_offset: int, *, nowait: bool = False
+    ) -> list[tuple[int, int]]:
+        """(producer id, first offset) of the aborted transactions with records in [start, end).
+
+        With `nowait` it raises BlockingIOError where it would wait for the device.
+        """
         while True:
             segments = self.segments
-            found = segments.aborted_transactions(start_offset, end_offset, self.end_offset)
+            found = segments.aborted_transactions(start_offset, end_offset, self.end_offset, nowait=nowait)
             if start_offset < segments.first.base_offset:
                 raise OffsetOutOfRange(f"offset {start_offset} of {self.partition} was deleted meanwhile")
             if not self.is_changed_since(segments):
@@ -338,6 +343,13 @@ class Log:
         if self.failure is not None:
             raise KafkaStorageError(self.failure)
         return self._flusher.flush(rolled_only=rolled_only)
+
+    def save_recovery_point(self) -> None:
+        """Write the recovery point down, before segments below it get gaps.
+
+        Above it, recovery takes a gap between two segments for a loss.
+        """
+        self._around.save_recovery_points()
 
     def is_flush_due(self, now_ms: int) -> bool:
         """Whether flush.messages or flush.ms asks for a flush now."""

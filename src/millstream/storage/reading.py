@@ -83,7 +83,7 @@ def locate(
             segment, position, indexed_last = following, 0, -1
             least_offset = max(least_offset, segment.base_offset)
             continue
-        data = segment.open().pread(min(want_bytes, size - position), position, nowait=nowait)
+        data = segment.open(nowait=nowait).pread(min(want_bytes, size - position), position, nowait=nowait)
         start = 0
         while len(data) - start >= HEADER_SIZE:
             base, length, _ = _HEAD.unpack_from(data, start)
@@ -137,7 +137,9 @@ def read_slice(
         raise corrupt(segment, position + start, f"a batch of {length} bytes is longer than the file")
     if length > len(data) - start:
         position, start = position + start, 0
-        data = segment.open().pread(min(length + HEADER_SIZE, size - position), position, nowait=nowait)
+        data = segment.open(nowait=nowait).pread(
+            min(length + HEADER_SIZE, size - position), position, nowait=nowait
+        )
         if length > len(data):
             if nowait:
                 raise BlockingIOError(errno.EAGAIN, "not in memory", segment.path)
@@ -194,7 +196,7 @@ def _least_offset_after(
     if position + stop >= size:
         return segments.start_of_next(segment, end_offset)
     if len(data) - stop < _BASE.size:
-        data, stop = segment.open().pread(_BASE.size, position + stop, nowait=nowait), 0
+        data, stop = segment.open(nowait=nowait).pread(_BASE.size, position + stop, nowait=nowait), 0
         if len(data) < _BASE.size:
             if nowait:
                 raise BlockingIOError(errno.EAGAIN, "not in memory", segment.path)
@@ -221,7 +223,7 @@ def _is_passed(data: memoryview, start: int, following_at: int, least_offset: in
 def _check_passed(passed: tuple[Segment, int, int], *, nowait: bool) -> None:
     """Before an offset is taken to be in a gap: raise if the batch before it is damaged, and may hold it."""
     segment, position, size = passed
-    data = segment.open().pread(size, position, nowait=nowait)
+    data = segment.open(nowait=nowait).pread(size, position, nowait=nowait)
     scan = scan_batches(data, 0, len(data), True)
     if scan.batches != 1:
         if nowait and len(data) < size:

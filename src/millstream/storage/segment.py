@@ -90,10 +90,12 @@ class Segment:
     def path(self) -> str:
         return self._stem + names.LOG + self._suffix
 
-    def open(self) -> File:
-        """The `.log` file."""
+    def open(self, *, nowait: bool = False) -> File:
+        """The `.log` file. With `nowait` it raises BlockingIOError if it has not been opened yet."""
         file = self.file
         if file is None:
+            if nowait:
+                raise BlockingIOError(errno.EAGAIN, "not opened yet", self.path)
             with self._lock:
                 if self.is_retired:
                     raise FileNotFoundError(errno.ENOENT, "the segment is retired", self.path)

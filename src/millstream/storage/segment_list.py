@@ -62,12 +62,12 @@ class SegmentList:
         return self._items[low : bisect_left(self._bases, end_offset, low)]
 
     def aborted_transactions(
-        self, start_offset: int, end_offset: int, log_end_offset: int
+        self, start_offset: int, end_offset: int, log_end_offset: int, *, nowait: bool = False
     ) -> list[tuple[int, int]]:
         """(producer id, first offset) of the aborted transactions with records in [start, end)."""
         found: list[tuple[int, int]] = []
         for segment in self.between(start_offset, log_end_offset):
-            for entry in segment.transaction_index.entries():
+            for entry in segment.transaction_index.entries(nowait=nowait):
                 if entry.last_offset >= start_offset and entry.first_offset < end_offset:
                     found.append((entry.producer_id, entry.first_offset))
                 if entry.last_stable_offset >= end_offset:

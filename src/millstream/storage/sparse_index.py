@@ -76,6 +76,8 @@ class SparseIndex:
 
     def floor(self, key: int, *, column: int = 0, nowait: bool = False) -> Entry | None:
         """The last entry whose column is at most `key`, None if all are above it."""
+        if nowait and self._state is None:
+            raise BlockingIOError(errno.EAGAIN, "index not opened yet", self._path)
         stored, waiting = self._state or self._load()
         if waiting and waiting[0][column] <= key:
             return waiting[bisect_right(waiting, key, key=_COLUMNS[column]) - 1]

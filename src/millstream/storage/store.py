@@ -142,11 +142,11 @@ class Store:
                     is_clean=folder.was_clean,
                     recovery_point=recovery_points.get(partition),
                     start_offset=start_offsets.get(partition, 0),
+                    cleaned_until=cleaned.get(partition, 0),
                     producer_expiration_ms=self._producer_expiration_ms,
                 )
             except NotADirectoryError:
                 continue  # a file that has a log's name is nobody's log
-            opened.cleaned_until = cleaned.get(partition, 0)
             self._add(opened, folder, read_topic_id(self._disk, path))
         try:
             folder.keep_offsets_of(self._logs.keys)
@@ -380,6 +380,7 @@ class Store:
             self._trash,
             folder.sync_names,
             lambda error: self._dir_failed(folder, error),
+            lambda: self._write_checkpoints(folder),
         )
 
     def _not_written(self, folder: LogDir, error: OSError) -> None:

@@ -11,6 +11,10 @@ from millstream.storage.disk import Disk
 from millstream.storage.trash import Trash
 
 
+def _nothing() -> None:
+    """Where there is no log dir."""
+
+
 class Surroundings(NamedTuple):
     """The same for all logs of a log dir."""
 
@@ -22,3 +26,5 @@ class Surroundings(NamedTuple):
     """Makes the names of the logs' folders in the log dir durable."""
     on_failure: Callable[[OSError], None]
     """Told of an error after which nothing in this log dir can be trusted to be written."""
+    save_recovery_points: Callable[[], None] = _nothing
+    """Writes down how far each log of the log dir is durable."""

@@ -7,6 +7,7 @@ the marker was written. In the order of the markers. The file exists once there 
 
 from __future__ import annotations
 
+import errno
 from struct import Struct
 from threading import Lock
 from typing import NamedTuple
@@ -46,9 +47,14 @@ class TransactionIndex:
         self._unsaved = b""
         self._entries: tuple[AbortedTransaction, ...] | None = () if is_new else None
 
-    def entries(self) -> tuple[AbortedTransaction, ...]:
+    def entries(self, *, nowait: bool = False) -> tuple[AbortedTransaction, ...]:
+        """All entries. With `nowait` it raises BlockingIOError if they have not been read yet."""
         entries = self._entries
-        return self._load() if entries is None else entries
+        if entries is None:
+            if nowait:
+                raise BlockingIOError(errno.EAGAIN, "index not read yet", self._path)
+            return self._load()
+        return entries
 
     def add(self, entry: AbortedTransaction) -> None:
         """Add an entry. On a full disk it waits in memory for the next `spill`."""
