@@ -34,6 +34,9 @@ UNKNOWN_MEMBER = 25
 ILLEGAL_GENERATION = 22
 
 
+Place = tuple[str, TopicPartition]
+
+
 class Client:
     """One consumer as it believes itself to be: what it was told, and what it waits for."""
 
@@ -70,8 +73,9 @@ class Groups(RuleBasedStateMachine):
         self.host = Host({"group.max.size": str(MAX_SIZE)})
         self.clients: list[Client] = []
         self.generations: dict[str, int] = {}
-        self.committed: dict[tuple[str, TopicPartition], int] = {}
-        self.open: dict[int, dict[tuple[str, TopicPartition], int]] = {}
+        self.visible: dict[Place, tuple[int, int | None]] = {}
+        """The offset that is visible, None if it was deleted, and where in the log it stands."""
+        self.open: dict[int, dict[Place, tuple[int, int]]] = {}
         self.next_producer = 0
 
     @initialize(delay_ms=st.sampled_from([0, 500]))
@@ -213,7 +217,7 @@ class Groups(RuleBasedStateMachine):
             if client is not None:
                 self.refused(client, error.code)
             return False
-        self.committed[group, partition] = offset
+        self.visible[group, partition] = (len(self.host.log) - 1, offset)
         if client is not None:
             client.last_heard_ms = self.host.clock.elapsed_ms
         return True
@@ -234,22 +238,16 @@ class Groups(RuleBasedStateMachine):
             self.host.apply(result)
         except KafkaError:
             return
-        self.open[producer_id].pop((group, name), None)
-        self.open[producer_id][group, name] = len(self.host.log) - 1
+        self.open[producer_id][group, name] = (len(self.host.log) - 1, offset)
 
     @precondition(lambda self: self.open)
     @rule(data=st.data(), is_commit=st.booleans())
     def end_a_transaction(self, data: st.DataObject, is_commit: bool) -> None:
         producer_id = data.draw(st.sampled_from(sorted(self.open)))
-        written = self.open.pop(producer_id)
-        before = {place: self.host.shard.offsets.of(place[0]).get(place[1]) for place in written}
         self.host.end_transaction(Producer(producer_id, 0), is_commit=is_commit)
-        for place, at in written.items():
-            existing = before[place]
-            if is_commit and (existing is None or existing.log_offset < at):
-                found = self.host.shard.offsets.of(place[0])[place[1]]
-                assert found.log_offset == at
-                self.committed[place] = found.offset
+        for place, (at, offset) in self.open.pop(producer_id).items():
+            if is_commit and self.visible.get(place, (-1, None))[0] < at:
+                self.visible[place] = (at, offset)
 
     # Admins, time and failures
 
@@ -263,7 +261,9 @@ class Groups(RuleBasedStateMachine):
         assert found is not None
         assert found.is_empty
         self.generations.pop(group, None)
-        self.committed = {place: at for place, at in self.committed.items() if place[0] != group}
+        for place in [*self.visible, *(place for places in self.open.values() for place in places)]:
+            if place[0] == group:
+                self.visible[place] = (len(self.host.log) - 1, None)
 
     @rule(ms=st.sampled_from([1, 400, 3000, 9_999, 10_000, 26_000, 301_000]))
     def wait(self, ms: int) -> None:
@@ -450,9 +450,9 @@ class Groups(RuleBasedStateMachine):
         found = {
             (group_id, partition): committed.offset
             for group_id in self.host.shard.offsets
-            for partition, committed in self.host.shard.offsets.of(group_id).items()
+            for partition, committed in self.host.shard.offsets.of(group_id)
         }
-        assert found == self.committed
+        assert found == {place: offset for place, (_, offset) in self.visible.items() if offset is not None}
 
     @invariant()
     def the_log_gives_it_back(self) -> None:
@@ -466,8 +466,7 @@ def durable(shard: GroupShard) -> tuple[Any, ...]:
     """What must survive."""
     return (
         {name: group.written for name, group in shard.groups.items() if group.written is not None},
-        {group_id: dict(shard.offsets.of(group_id)) for group_id in shard.offsets},
-        shard.offsets.open_transactions(),
+        shard.offsets.state(),
     )
 
 

@@ -7,8 +7,13 @@ from typing import NamedTuple
 
 from millstream.clock import Clock
 from millstream.coordinator.groups.classic_group import ClassicGroup, State
-from millstream.coordinator.groups.offset_format import NO_EXPIRY, offset_entry, offset_tombstone
-from millstream.coordinator.groups.offsets import Committed, Offsets
+from millstream.coordinator.groups.offset_format import (
+    NO_EXPIRY,
+    Committed,
+    offset_entry,
+    offset_tombstone,
+)
+from millstream.coordinator.groups.offsets import Offsets
 from millstream.coordinator.groups.rebalance import Rebalances
 from millstream.coordinator.groups.settings import Settings
 from millstream.coordinator.shard import Entry, Producer, Result
@@ -120,15 +125,14 @@ class Commits:
     # Looking
 
     def committed(self, group_id: str, partition: TopicPartition) -> Committed | None:
-        return self._offsets.of(group_id).get(partition)
+        return self._offsets.get(group_id, partition)
 
     def is_unstable(self, group_id: str, partition: TopicPartition) -> bool:
         return self._offsets.is_unstable(group_id, partition)
 
     def all_partitions(self, group_id: str) -> list[TopicPartition]:
         """Where a group has a position, or may get one from an open transaction."""
-        positions = self._offsets.of(group_id)
-        return [*positions, *(each for each in self._offsets.unstable(group_id) if each not in positions)]
+        return list(dict.fromkeys((*self._offsets.partitions(group_id), *self._offsets.unstable(group_id))))
 
     # Removing
 
@@ -141,17 +145,16 @@ class Commits:
             raise NonEmptyGroup
         errors: Errors = {}
         entries: list[Entry] = []
-        positions = self._offsets.of(group_id)
         for partition in partitions:
             if not group.is_empty and group.reads(partition.topic):
                 errors[partition] = GroupSubscribedToTopic.code
-            elif partition in positions:
+            elif self._offsets.get(group_id, partition) is not None:
                 entries.append(offset_tombstone(group_id, partition))
         return Result(errors, entries)
 
     def delete_all(self, group_id: str) -> list[Entry]:
-        """What removes all positions of a group."""
-        return [offset_tombstone(group_id, partition) for partition in self._offsets.of(group_id)]
+        """What removes all positions of a group, and keeps open transactions from bringing some back."""
+        return [offset_tombstone(group_id, partition) for partition in self.all_partitions(group_id)]
 
 
 def _check_caller(group: ClassicGroup, caller: Caller, *, is_transactional: bool) -> None:

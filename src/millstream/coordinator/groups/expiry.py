@@ -14,8 +14,8 @@ from millstream.clock import Clock
 from millstream.coordinator.entry_format import entry
 from millstream.coordinator.group_entries import GroupMetadataKey
 from millstream.coordinator.groups.classic_group import ClassicGroup, State
-from millstream.coordinator.groups.offset_format import NO_EXPIRY, offset_tombstone
-from millstream.coordinator.groups.offsets import Committed, Offsets
+from millstream.coordinator.groups.offset_format import NO_EXPIRY, Committed, offset_tombstone
+from millstream.coordinator.groups.offsets import Offsets
 from millstream.coordinator.groups.settings import Settings
 from millstream.coordinator.shard import Entry, Result, Timers
 
@@ -58,7 +58,7 @@ class Expiry:
         looked_at = 0
         while self._left and looked_at < MAX_LOOKED_AT:
             group_id = self._left.pop()
-            looked_at += 1 + len(self._offsets.of(group_id))
+            looked_at += 1 + self._offsets.count(group_id)
             entries += self.expired(group_id)
         if self._left:
             self._timers.set(TIMER, 0, self._go_on)
@@ -71,13 +71,12 @@ class Expiry:
         group = self._find(group_id)
         if group is None:
             return []
-        positions = self._offsets.of(group_id)
         gone = [
             offset_tombstone(group_id, partition)
             for partition, committed in self._kept_by_nobody(group)
             if self._is_over(group, committed)
         ]
-        has_rest = len(gone) < len(positions) or self._offsets.unstable(group_id)
+        has_rest = len(gone) < self._offsets.count(group_id) or self._offsets.unstable(group_id)
         if has_rest or not group.is_empty or group.pending or group.written is None:
             return gone
         return [*gone, entry(GroupMetadataKey(group=group_id), None)]
@@ -86,7 +85,7 @@ class Expiry:
         """The offsets that age: no member reads the topic, and no transaction is about to move them."""
         if not group.is_empty and not (group.is_consumer and group.state is State.STABLE):
             return
-        for partition, committed in self._offsets.of(group.group_id).items():
+        for partition, committed in self._offsets.of(group.group_id):
             if not group.is_empty and group.reads(partition.topic):
                 continue
             if not self._offsets.is_unstable(group.group_id, partition):

@@ -7,22 +7,20 @@ v4 has compact lengths and tagged fields and is left to the codec (`group_entrie
 
 from __future__ import annotations
 
-import struct
 from struct import Struct
+from typing import NamedTuple
 
 from millstream.coordinator.entry_format import read_value
 from millstream.coordinator.group_entries import OffsetCommitValue
-from millstream.coordinator.groups.offsets import Committed
 from millstream.coordinator.shard import Entry
 from millstream.errors import ProtocolError
 from millstream.model import TopicPartition
 
-OFFSET_TYPES = (0, 1)
-WRITTEN_TYPE = 1
+OFFSET_HEADS = frozenset({b"\x00\x00", b"\x00\x01"})
+"""How keys of offsets begin."""
 
-_short = Struct(">h").unpack_from
-_int = Struct(">i").unpack_from
 _long = Struct(">q").unpack_from
+_int = Struct(">i").unpack_from
 _value_3 = Struct(">hqih").unpack_from
 _pack_value_3 = Struct(">hqih").pack
 _pack_value_1 = Struct(">hqh").pack
@@ -34,51 +32,61 @@ _pack_longs = Struct(">qq").pack
 
 NO_EXPIRY = -1
 
+KNOWN_VERSIONS = OffsetCommitValue.versions[1]
+LEAST_VALUE_BYTES = 2 + 8
 
-def read_offset_key(key: bytes) -> tuple[str, TopicPartition]:
-    """The group and the partition of an entry whose key has one of OFFSET_TYPES."""
+
+class Committed(NamedTuple):
+    """A group's position in one partition."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp_ms: int
+    expire_timestamp_ms: int = NO_EXPIRY
+
+
+def split_key(key: bytes) -> tuple[bytes, bytes]:
+    """The group and the place (see `place_of`) in a key that begins with one of OFFSET_HEADS."""
     try:
-        group_end = 4 + _short(key, 2)[0]
-        topic_end = group_end + 2 + _short(key, group_end)[0]
-        (partition,) = _int(key, topic_end)
-    except struct.error:
-        raise ProtocolError("an offset's key that ends too early") from None
-    if topic_end + 4 != len(key):
-        raise ProtocolError("an offset's key of another length than it says")
-    return key[4:group_end].decode(), TopicPartition(key[group_end + 2 : topic_end].decode(), partition)
+        group_end = 4 + (key[2] << 8 | key[3])
+        if group_end + 6 + (key[group_end] << 8 | key[group_end + 1]) == len(key):
+            return key[4:group_end], key[group_end:]
+    except IndexError:
+        pass
+    raise ProtocolError("an offset's key of another length than it says")
 
 
-def read_offset_value(value: bytes, log_offset: int) -> Committed:
-    """What is committed; ProtocolError if it is of a version that is not known."""
-    if len(value) >= 24 and value[1] == 3 and not value[0]:
+def check_value(value: bytes) -> None:
+    """Raise ProtocolError unless the value is of a version that can be read."""
+    if len(value) < LEAST_VALUE_BYTES or value[0] or value[1] > KNOWN_VERSIONS:
+        raise ProtocolError("an offset of an unknown version")
+
+
+def place_of(topic: str, partition: int) -> bytes:
+    """A partition as it stands in a key: the length of the topic's name, the name, the number."""
+    name = topic.encode()
+    return _pack_short(len(name)) + name + _pack_int(partition)
+
+
+def partition_at(place: bytes) -> TopicPartition:
+    """The partition that `place_of` wrote."""
+    (partition,) = _int(place, len(place) - 4)
+    return TopicPartition(place[2:-4].decode("utf-8", "replace"), partition)
+
+
+def read_offset(value: bytes) -> Committed:
+    """What is committed; ProtocolError if that cannot be read."""
+    if value[1] == 3 and len(value) >= 24:
         _, offset, leader_epoch, size = _value_3(value)
         end = 16 + size
         if end + 8 != len(value):
             raise ProtocolError("an offset of another length than it says")
-        return Committed(
-            offset, leader_epoch, value[16:end].decode(), _long(value, end)[0], NO_EXPIRY, log_offset
-        )
+        metadata = value[16:end].decode("utf-8", "replace") if size else ""
+        return Committed(offset, leader_epoch, metadata, _long(value, end)[0])
     other = read_value(OffsetCommitValue, value)
     return Committed(
-        other.offset,
-        other.leader_epoch,
-        other.metadata,
-        other.commit_timestamp,
-        other.expire_timestamp,
-        log_offset,
-    )
-
-
-def offset_key(group_id: str, topic: str, partition: int) -> bytes:
-    group, name = group_id.encode(), topic.encode()
-    return b"".join(
-        (
-            _pack_key_head(WRITTEN_TYPE, len(group)),
-            group,
-            _pack_short(len(name)),
-            name,
-            _pack_int(partition),
-        )
+        other.offset, other.leader_epoch, other.metadata, other.commit_timestamp, other.expire_timestamp
     )
 
 
@@ -97,9 +105,14 @@ def offset_entry(
         value = _pack_value_3(3, offset, leader_epoch, len(text)) + text + _pack_long(now_ms)
     else:
         value = _pack_value_1(1, offset, len(text)) + text + _pack_longs(now_ms, expire_ms)
-    return Entry(offset_key(group_id, *partition), value)
+    return Entry(_key(group_id, partition), value)
 
 
 def offset_tombstone(group_id: str, partition: TopicPartition) -> Entry:
     """What removes a commit."""
-    return Entry(offset_key(group_id, *partition), None)
+    return Entry(_key(group_id, partition), None)
+
+
+def _key(group_id: str, partition: TopicPartition) -> bytes:
+    group = group_id.encode()
+    return _pack_key_head(1, len(group)) + group + place_of(*partition)

@@ -1,7 +1,11 @@
 """Committed offsets, by group and partition, and those of transactions that are still open.
 
-Invariants: both hold exactly what the replayed entries say. An offset of a transaction becomes visible
-when the transaction is committed, unless one with a later place in the log is there already.
+They are kept as the bytes they have in the log: a coordinator may hold millions, most of which nobody asks
+for, and bytes cost neither decoding when the log is loaded nor time in garbage collections.
+
+Invariants: both hold exactly what the replayed entries say, where a compacted log says the same as a whole
+one: of all visible entries with one key the last in the log counts. An offset of a transaction becomes
+visible when the transaction is committed, and so counts only if nothing later became visible before.
 """
 
 from __future__ import annotations
@@ -9,98 +13,133 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from millstream.coordinator.groups.offset_format import Committed, partition_at, place_of, read_offset
+from millstream.errors import ProtocolError
 from millstream.model import TopicPartition
 
 
-class Committed(NamedTuple):
-    """A group's position in one partition. `log_offset` is where the log says so."""
+class Pending(NamedTuple):
+    """An offset of an open transaction, and where in the log it stands."""
 
-    offset: int
-    leader_epoch: int
-    metadata: str
-    commit_timestamp_ms: int
-    expire_timestamp_ms: int
+    value: bytes
     log_offset: int
-
-
-Positions = dict[TopicPartition, Committed]
 
 
 class Offsets:
     """The offsets of one shard. Only replaying changes it."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, Positions] = {}
-        self._open: dict[int, dict[str, Positions]] = {}
+        self._groups: dict[bytes, dict[bytes, bytes]] = {}
+        self._open: dict[int, dict[bytes, dict[bytes, Pending]]] = {}
         """Offsets of open transactions, by producer id and group."""
-        self._unstable: dict[str, dict[TopicPartition, set[int]]] = {}
-        """Which transactions may still change a group's position in a partition."""
+        self._unstable: dict[bytes, dict[bytes, set[int]]] = {}
+        """Which transactions may still change a group's position in a partition, or did not come to it."""
+
+    # Looking
 
     def __contains__(self, group_id: str) -> bool:
         """Whether a group has committed something, or may have with a transaction that is open."""
-        return group_id in self._groups or group_id in self._unstable
+        group = group_id.encode()
+        return group in self._groups or group in self._unstable
 
     def __iter__(self) -> Iterator[str]:
         """The groups that have offsets."""
-        yield from self._groups
-        yield from (group_id for group_id in self._unstable if group_id not in self._groups)
+        for group in self._groups:
+            yield group.decode("utf-8", "replace")
+        for group in self._unstable:
+            if group not in self._groups:
+                yield group.decode("utf-8", "replace")
 
-    def of(self, group_id: str) -> Positions:
-        """What a group has committed; not to be changed."""
-        return self._groups.get(group_id, {})
+    def get(self, group_id: str, partition: TopicPartition) -> Committed | None:
+        """A group's position in a partition."""
+        positions = self._groups.get(group_id.encode())
+        value = None if positions is None else positions.get(place_of(*partition))
+        return None if value is None else _read(value)
+
+    def of(self, group_id: str) -> Iterator[tuple[TopicPartition, Committed]]:
+        """All positions of a group."""
+        for place, value in self._groups.get(group_id.encode(), {}).items():
+            committed = _read(value)
+            if committed is not None:
+                yield partition_at(place), committed
+
+    def partitions(self, group_id: str) -> list[TopicPartition]:
+        """The partitions in which a group has a position."""
+        return [partition_at(place) for place in self._groups.get(group_id.encode(), ())]
+
+    def count(self, group_id: str) -> int:
+        return len(self._groups.get(group_id.encode(), ()))
 
     def is_unstable(self, group_id: str, partition: TopicPartition) -> bool:
         """Whether an open transaction may move the group in this partition."""
-        return partition in self._unstable.get(group_id, ())
+        unstable = self._unstable.get(group_id.encode())
+        return unstable is not None and place_of(*partition) in unstable
 
     def unstable(self, group_id: str) -> list[TopicPartition]:
         """The partitions in which an open transaction may move the group."""
-        return list(self._unstable.get(group_id, ()))
+        return [partition_at(place) for place in self._unstable.get(group_id.encode(), ())]
 
-    def open_transactions(self) -> dict[int, dict[str, Positions]]:
-        """What is pending, by producer id and group; not to be changed."""
-        return self._open
+    def state(self) -> tuple[object, ...]:
+        """All of it, to be compared."""
+        return self._groups, self._open, self._unstable
 
     # Replaying
 
-    def put(self, group_id: str, partition: TopicPartition, committed: Committed) -> None:
-        positions = self._groups.get(group_id)
+    def put(self, group: bytes, place: bytes, value: bytes) -> None:
+        positions = self._groups.get(group)
         if positions is None:
-            self._groups[group_id] = {partition: committed}
+            self._groups[group] = {place: value}
         else:
-            positions[partition] = committed
+            positions[place] = value
+        if self._unstable:
+            self._supersede(group, place, None)
 
-    def remove(self, group_id: str, partition: TopicPartition) -> None:
-        positions = self._groups.get(group_id)
+    def remove(self, group: bytes, place: bytes) -> None:
+        positions = self._groups.get(group)
         if positions is not None:
-            positions.pop(partition, None)
+            positions.pop(place, None)
             if not positions:
-                del self._groups[group_id]
+                del self._groups[group]
+        if self._unstable:
+            self._supersede(group, place, None)
 
     def put_pending(
-        self, producer_id: int, group_id: str, partition: TopicPartition, committed: Committed
+        self, producer_id: int, group: bytes, place: bytes, value: bytes, log_offset: int
     ) -> None:
-        self._open.setdefault(producer_id, {}).setdefault(group_id, {})[partition] = committed
-        self._unstable.setdefault(group_id, {}).setdefault(partition, set()).add(producer_id)
+        pending = Pending(value, log_offset)
+        self._open.setdefault(producer_id, {}).setdefault(group, {})[place] = pending
+        self._unstable.setdefault(group, {}).setdefault(place, set()).add(producer_id)
 
-    def end(self, producer_id: int, is_commit: bool) -> list[tuple[str, Positions]]:
-        """A transaction ended. What it moved, by group."""
+    def end(self, producer_id: int, is_commit: bool) -> list[tuple[bytes, bytes]]:
+        """A transaction ended. The groups and places that it moved."""
         moved = []
-        for group_id, positions in self._open.pop(producer_id, {}).items():
-            unstable = self._unstable[group_id]
-            for partition in positions:
-                producers = unstable[partition]
-                producers.discard(producer_id)
-                if not producers:
-                    del unstable[partition]
+        for group, positions in self._open.pop(producer_id, {}).items():
+            unstable = self._unstable[group]
+            for place in [place for place, producers in unstable.items() if producer_id in producers]:
+                unstable[place].discard(producer_id)
+                if not unstable[place]:
+                    del unstable[place]
             if not unstable:
-                del self._unstable[group_id]
+                del self._unstable[group]
             if not is_commit:
                 continue
-            current = self.of(group_id)
-            for partition, committed in positions.items():
-                existing = current.get(partition)
-                if existing is None or existing.log_offset < committed.log_offset:
-                    self.put(group_id, partition, committed)
-            moved.append((group_id, positions))
+            for place, pending in positions.items():
+                self._groups.setdefault(group, {})[place] = pending.value
+                self._supersede(group, place, pending.log_offset)
+                moved.append((group, place))
         return moved
+
+    def _supersede(self, group: bytes, place: bytes, log_offset: int | None) -> None:
+        """What became visible is later in the log than these pending ones: they will not come to it."""
+        for producer_id in self._unstable.get(group, {}).get(place, ()):
+            positions = self._open[producer_id][group]
+            pending = positions.get(place)
+            if pending is not None and (log_offset is None or pending.log_offset < log_offset):
+                del positions[place]
+
+
+def _read(value: bytes) -> Committed | None:
+    try:
+        return read_offset(value)
+    except (ProtocolError, UnicodeDecodeError):
+        return None

@@ -16,17 +16,16 @@ from millstream.coordinator.groups.expiry import Expiry
 from millstream.coordinator.groups.joining import Joins
 from millstream.coordinator.groups.membership import Membership
 from millstream.coordinator.groups.offset_format import (
-    OFFSET_TYPES,
+    OFFSET_HEADS,
+    check_value,
     offset_tombstone,
-    read_offset_key,
-    read_offset_value,
+    split_key,
 )
 from millstream.coordinator.groups.offsets import Offsets
 from millstream.coordinator.groups.rebalance import Rebalances
 from millstream.coordinator.groups.settings import Settings
 from millstream.coordinator.shard import Entry, Producer, Result, Timers
 from millstream.errors import GroupIdNotFound, NonEmptyGroup, ProtocolError
-from millstream.model import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +38,8 @@ class Watcher:
     def group_changed(self, group_id: str) -> None:
         """Members or assignments of a group are others, or the group is gone."""
 
-    def offset_changed(self, group_id: str, partition: TopicPartition) -> None:
-        """A group has another position, or none any more."""
+    def offset_changed(self, group: bytes, place: bytes) -> None:
+        """A group has another position in a partition, or none any more; see `offset_format`."""
 
 
 class GroupShard:
@@ -105,7 +104,7 @@ class GroupShard:
         entries = [
             offset_tombstone(group_id, partition)
             for group_id in self.offsets
-            for partition in self.offsets.of(group_id)
+            for partition in self.offsets.partitions(group_id)
             if partition.topic in gone
         ]
         return Result(None, entries)
@@ -119,21 +118,22 @@ class GroupShard:
             log.warning("the entry at offset %d of a group's log is passed over: %s", offset, error)
 
     def _replay(self, entry: Entry, producer: Producer | None, offset: int) -> None:
-        number = number_of(entry.key)
-        if number in OFFSET_TYPES:
-            group_id, partition = read_offset_key(entry.key)
-            if entry.value is None:
-                self.offsets.remove(group_id, partition)
+        key, value = entry.key, entry.value
+        if key[:2] in OFFSET_HEADS:
+            group, place = split_key(key)
+            if value is None:
+                self.offsets.remove(group, place)
             elif producer is not None:
-                committed = read_offset_value(entry.value, offset)
-                self.offsets.put_pending(producer.producer_id, group_id, partition, committed)
+                check_value(value)
+                self.offsets.put_pending(producer.producer_id, group, place, value, offset)
                 return
             else:
-                self.offsets.put(group_id, partition, read_offset_value(entry.value, offset))
+                check_value(value)
+                self.offsets.put(group, place, value)
             if self._is_live:
-                self._watcher.offset_changed(group_id, partition)
-        elif number == GROUP_TYPE:
-            self._replay_group(GroupMetadataKey.decode(entry.key, 0, 2).group, entry.value)
+                self._watcher.offset_changed(group, place)
+        elif number_of(key) == GROUP_TYPE:
+            self._replay_group(GroupMetadataKey.decode(key, 0, 2).group, value)
 
     def _replay_group(self, group_id: str, value: bytes | None) -> None:
         if value is None:
@@ -150,10 +150,9 @@ class GroupShard:
                 self._rebalances.assigned(group, written)
 
     def replay_end(self, producer: Producer, is_commit: bool) -> None:
-        for group_id, positions in self.offsets.end(producer.producer_id, is_commit):
+        for group, place in self.offsets.end(producer.producer_id, is_commit):
             if self._is_live:
-                for partition in positions:
-                    self._watcher.offset_changed(group_id, partition)
+                self._watcher.offset_changed(group, place)
 
     # Beginning and ending
 
