@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from threading import Thread
+
+import pytest
+
+from millstream.protocol.batch import decode_records
+from millstream.storage.log import Log
+from tests.storage.logs import SMALL, FaultyFile, World, append, batch, fill
+
+LARGE = replace(SMALL, segment_bytes=1 << 22)
+
+
+def test_a_read_that_cannot_wait_is_repeated_in_a_thread_once(world: World) -> None:
+    log = world.open()
+    fill(log, 100)
+    log.close()
+    log = world.open(is_clean=True)
+    with pytest.raises(BlockingIOError):
+        log.read(0, 500, nowait=True)
+    found: list[int] = []
+    thread = Thread(target=lambda: found.append(log.read(0, 500).next_offset))
+    thread.start()
+    thread.join()
+    assert log.read(0, 500, nowait=True).next_offset == found[0]
+
+
+def test_what_was_just_written_is_read_without_waiting(world: World) -> None:
+    log = world.open()
+    fill(log, 100)
+    for offset in range(100):
+        assert log.read(offset, 300, nowait=True).first_offset == offset
+
+
+def test_a_short_read_that_holds_one_batch_is_an_answer(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = world.open(LARGE)
+    fill(log, 50)
+    size = len(log.read(0, 1).data)
+    available = [0]
+    pread = FaultyFile.pread
+
+    def short(file: FaultyFile, size: int, offset: int, *, nowait: bool = False) -> memoryview:
+        if not nowait:
+            return pread(file, size, offset)
+        if available[0] <= 0:
+            raise BlockingIOError(11, "cold")
+        return pread(file, min(size, available[0]), offset)
+
+    monkeypatch.setattr(FaultyFile, "pread", short)
+    for available[0] in (0, 5, size - 1):
+        with pytest.raises(BlockingIOError):
+            log.read(0, 10 * size, nowait=True)
+    available[0] = size + 8  # a batch, and what shows that its offsets are right
+    assert log.read(0, 10 * size, nowait=True).next_offset == 1
+    available[0] = 3 * size + 20
+    assert log.read(0, 10 * size, nowait=True).next_offset == 3
+    assert log.read(0, 10 * size).next_offset == 10
+
+
+def test_batches_larger_than_the_first_guess_are_read_whole(world: World) -> None:
+    log = world.open(LARGE)
+    append(log, batch(b"a" * 300_000))
+    append(log, batch(b"b" * 10))
+    assert log.read(0, 1).next_offset == 1
+    assert not log.read(0, 1000, min_one=False).data
+    assert log.read(0, 1000).next_offset == 1
+    assert log.read(0, 400_000).next_offset == 2
+
+
+def test_a_reader_who_goes_on_needs_no_index(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = world.open(LARGE)
+    fill(log, 200)
+    offset = log.read(0, 2000).next_offset
+    monkeypatch.setattr(type(log.segments.active), "lookup", _no_lookup)
+    while offset < 200:
+        found = log.read(offset, 2000)
+        assert found.first_offset == offset
+        offset = found.next_offset
+
+
+def test_remembered_places_are_few(world: World) -> None:
+    log = world.open(LARGE)
+    fill(log, 300)
+    for offset in range(300):
+        log.read(offset, 1)
+    assert len(log.segments.positions) <= 64
+
+
+def test_a_gap_is_skipped_to_the_next_batch(world: World) -> None:
+    log = world.open()
+    _append_at(log, 5)
+    _append_at(log, 50)
+    log.roll(80)
+    _append_at(log, 90)
+    assert [log.read(offset, 1).first_offset for offset in (0, 5, 6, 50, 51, 79, 90)] == [
+        5,
+        5,
+        50,
+        50,
+        90,
+        90,
+        90,
+    ]
+    assert [record.offset for record in decode_records(log.read(0, 1 << 20).data)] == [5, 50]
+    assert log.read(51, 1 << 20).next_offset == 91
+
+
+def _append_at(log: Log, base_offset: int) -> None:
+    data = batch(b"v")
+    data[0:8] = base_offset.to_bytes(8, "big")
+    log.append_as_follower(memoryview(data))
+
+
+def _no_lookup(*_: object, **__: object) -> tuple[int, int]:
+    raise AssertionError("the index was asked")
