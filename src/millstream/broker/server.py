@@ -16,6 +16,7 @@ from millstream.broker.background import Background
 from millstream.broker.cleaner import Cleaner
 from millstream.broker.coordinators import GROUPS_TOPIC, TRANSACTIONS_TOPIC, Coordinators
 from millstream.broker.fetch_session import FetchSessions
+from millstream.broker.group_topics import GroupTopics
 from millstream.broker.housekeeping import Housekeeping
 from millstream.broker.metrics_endpoint import MetricsEndpoint
 from millstream.broker.producer_ids import ProducerIds
@@ -90,8 +91,10 @@ class Broker:
         )
         self.coordinators = Coordinators(self)
         settings = GroupSettings(config)
+        self.group_topics = GroupTopics(self)
         self.groups: Runtime[GroupShard] = Runtime(
-            GROUPS_TOPIC, lambda _, timers: GroupShard(settings, self.clock, self.random, timers)
+            GROUPS_TOPIC,
+            lambda _, timers: GroupShard(settings, self.clock, self.random, timers, topics=self.group_topics),
         )
         self.coordinators.add(GROUPS_TOPIC, self.groups)
         self.transaction_admission = TransactionAdmission(self)
@@ -136,6 +139,7 @@ class Broker:
         await self._prepare_registry()
         cluster_id = await self._cluster_id()
         self.metadata = Metadata(cluster_id)
+        self.metadata.on_topic_change = self.group_topics.changed
         self.store = Store(
             config.log_dirs,
             self.disk,

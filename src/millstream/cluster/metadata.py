@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -75,6 +75,8 @@ class Metadata:
         self.controller_id = -1
         self.brokers: dict[int, BrokerNode] = {}
         self.topics: dict[str, Topic] = {}
+        self.on_topic_change: Callable[[str], None] = lambda _: None
+        """Told the name of a topic that came, went, or may look different."""
         self._by_id: dict[UUID, Topic] = {}
 
     def topic(self, name: str) -> Topic:
@@ -89,13 +91,18 @@ class Metadata:
             raise UnknownTopicId(f"no topic has the id {topic_id}")
         return topic
 
+    def find_by_id(self, topic_id: UUID) -> Topic | None:
+        return self._by_id.get(topic_id)
+
     def put(self, topics: Iterable[Topic]) -> None:
         for topic in topics:
             self.topics[topic.name] = topic
             self._by_id[topic.topic_id] = topic
+            self.on_topic_change(topic.name)
 
     def remove(self, name: str) -> Topic | None:
         topic = self.topics.pop(name, None)
         if topic is not None:
             self._by_id.pop(topic.topic_id, None)
+            self.on_topic_change(name)
         return topic

@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from millstream.coordinator.promise import Promise
 from millstream.coordinator.shard import Entry, Producer, Result, Shard
-from millstream.errors import CoordinatorLoadInProgress, KafkaError, NotCoordinator
+from millstream.errors import CoordinatorLoadInProgress, CoordinatorNotAvailable, KafkaError, NotCoordinator
 
 log = logging.getLogger(__name__)
 
@@ -114,9 +114,16 @@ class _Host(Generic[S]):
 class Runtime(Generic[S]):
     """The shards of one internal topic that this broker leads, by partition."""
 
-    def __init__(self, name: str, make_shard: Callable[[int, Any], S]) -> None:
-        """`make_shard(partition, timers)` makes an empty shard."""
+    def __init__(
+        self, name: str, make_shard: Callable[[int, Any], S], commit_timeout_ms: int | None = None
+    ) -> None:
+        """`make_shard(partition, timers)` makes an empty shard.
+
+        Whoever waits longer than `commit_timeout_ms` for what was written to be committed is told that
+        the coordinator is not available; it may be committed later all the same.
+        """
         self.name = name
+        self._commit_timeout_s = None if commit_timeout_ms is None else commit_timeout_ms / 1000
         self.failures = 0
         """How often a timer's work failed for a reason that is a defect."""
         self._make_shard = make_shard
@@ -125,6 +132,11 @@ class Runtime(Generic[S]):
     def __iter__(self) -> Iterator[S]:
         """The shards in service."""
         return iter([host.shard for host in self._hosts.values() if host.is_active])
+
+    @property
+    def active(self) -> list[int]:
+        """The partitions whose shards are in service."""
+        return [index for index, host in self._hosts.items() if host.is_active]
 
     def is_active(self, index: int) -> bool:
         host = self._hosts.get(index)
@@ -222,7 +234,7 @@ class Runtime(Generic[S]):
         self, host: _Host[S], committed: asyncio.Future[None] | None, response: T | Promise[T]
     ) -> T:
         if committed is not None:
-            await committed
+            await self._wait(committed)
         if isinstance(response, Promise):
             # What keeps a promise is in the log, but not yet on all replicas.
             kept: T = await _kept(response)
@@ -259,9 +271,16 @@ class Runtime(Generic[S]):
     async def _settle(self, host: _Host[S]) -> None:
         committed = host.log.when_committed(host.next_offset)
         if committed is not None:
-            await committed
+            await self._wait(committed)
         if host.is_over:
             raise NotCoordinator
+
+    async def _wait(self, committed: asyncio.Future[None]) -> None:
+        try:
+            async with asyncio.timeout(self._commit_timeout_s):
+                await committed
+        except TimeoutError:
+            raise CoordinatorNotAvailable("what was written is not committed yet") from None
 
     def _active(self, index: int) -> _Host[S]:
         host = self._hosts.get(index)

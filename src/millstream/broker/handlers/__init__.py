@@ -3,6 +3,7 @@
 from millstream.broker.handlers import (
     api_versions,
     configs,
+    consumer_groups,
     coordinators,
     fetch,
     group_offsets,
@@ -30,6 +31,7 @@ MODULES = (
     coordinators,
     groups,
     group_offsets,
+    consumer_groups,
     transactions,
     transaction_admin,
 )

@@ -251,6 +251,7 @@ async def _fetch_group(
     ctx: Context, group: OffsetFetchRequest.OffsetFetchRequestGroup, require_stable: bool
 ) -> OffsetFetchResponse.OffsetFetchResponseGroup:
     def look(shard: GroupShard) -> list[OffsetFetchResponse.OffsetFetchResponseTopics]:
+        shard.commits.check_fetch(group.group_id, group.member_id, group.member_epoch)
         wanted = _wanted(ctx, group) if group.topics is not None else _all_wanted(ctx, shard, group.group_id)
         return [
             OffsetFetchResponse.OffsetFetchResponseTopics(

@@ -8,6 +8,7 @@ from functools import partial
 from millstream.broker.coordinators import GROUPS_TOPIC
 from millstream.broker.router import Context, handles
 from millstream.coordinator.groups.classic_group import ClassicGroup, State
+from millstream.coordinator.groups.consumer_group import ConsumerGroup
 from millstream.coordinator.groups.member import Client
 from millstream.coordinator.groups.shard import GroupShard
 from millstream.coordinator.shard import Result
@@ -50,7 +51,7 @@ async def join_group(ctx: Context, req: JoinGroupRequest) -> JoinGroupResponse:
     client = Client(ctx.version, ctx.client_id or "", f"/{ctx.connection.peer}")
     try:
         index = group_index(ctx, req.group_id)
-        response = await ctx.broker.groups.write(index, lambda shard: shard.joins.join(req, client))
+        response = await ctx.broker.groups.write(index, lambda shard: shard.join(req, client))
     except KafkaError as error:
         response = JoinGroupResponse(error_code=error.code, leader="", member_id=req.member_id, members=[])
     if response.protocol_name is None and ctx.version < 7:
@@ -62,21 +63,21 @@ async def join_group(ctx: Context, req: JoinGroupRequest) -> JoinGroupResponse:
 async def sync_group(ctx: Context, req: SyncGroupRequest) -> SyncGroupResponse:
     """v3 static members (KIP-345); v4 flexible; v5 the protocol's type and name (KIP-559)."""
     index = group_index(ctx, req.group_id)
-    return await ctx.broker.groups.write(index, lambda shard: shard.members.sync(req))
+    return await ctx.broker.groups.write(index, lambda shard: shard.sync(req))
 
 
 @handles(HeartbeatRequest)
 def heartbeat(ctx: Context, req: HeartbeatRequest) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
     """v3 static members (KIP-345); v4 flexible."""
     index = group_index(ctx, req.group_id)
-    return ctx.broker.groups.write_now(index, lambda shard: shard.members.heartbeat(req))
+    return ctx.broker.groups.write_now(index, lambda shard: shard.heartbeat(req))
 
 
 @handles(LeaveGroupRequest)
 async def leave_group(ctx: Context, req: LeaveGroupRequest) -> LeaveGroupResponse:
     """v3 many members (KIP-345); v4 flexible; v5 a reason (KIP-800)."""
     index = group_index(ctx, req.group_id)
-    return await ctx.broker.groups.write(index, lambda shard: shard.members.leave(req, ctx.version))
+    return await ctx.broker.groups.write(index, lambda shard: shard.leave(req, ctx.version))
 
 
 @handles(DescribeGroupsRequest)
@@ -115,6 +116,8 @@ def _described(group_id: str, shard: GroupShard) -> DescribeGroupsResponse.Descr
     group = shard.find(group_id)
     if group is None:
         raise GroupIdNotFound
+    if isinstance(group, ConsumerGroup):
+        raise GroupIdNotFound(f"Group {group_id} is not a classic group.")
     is_stable = group.state is State.STABLE
     return DescribeGroupsResponse.DescribedGroup(
         group_id=group_id,
@@ -141,7 +144,7 @@ async def list_groups(ctx: Context, req: ListGroupsRequest) -> ListGroupsRespons
     states = {state.lower() for state in req.states_filter}
     types = {kind.lower() for kind in req.types_filter}
 
-    def wanted(group: ClassicGroup) -> bool:
+    def wanted(group: ClassicGroup | ConsumerGroup) -> bool:
         return (not states or group.state.value.lower() in states) and (
             not types or group.kind.lower() in types
         )

@@ -7,6 +7,12 @@ from typing import NamedTuple
 
 from millstream.clock import Clock
 from millstream.coordinator.groups.classic_group import ClassicGroup, State
+from millstream.coordinator.groups.consumer_commits import (
+    check_fetch,
+    refused_commits,
+    refused_in_transaction,
+)
+from millstream.coordinator.groups.consumer_group import ConsumerGroup
 from millstream.coordinator.groups.offset_format import (
     NO_EXPIRY,
     Committed,
@@ -16,6 +22,7 @@ from millstream.coordinator.groups.offset_format import (
 from millstream.coordinator.groups.offsets import Offsets
 from millstream.coordinator.groups.rebalance import Rebalances
 from millstream.coordinator.groups.settings import Settings
+from millstream.coordinator.groups.topics import Topics
 from millstream.coordinator.shard import Entry, Producer, Result
 from millstream.errors import (
     GroupIdNotFound,
@@ -60,14 +67,16 @@ class Commits:
 
     def __init__(
         self,
-        find: Callable[[str], ClassicGroup | None],
+        find: Callable[[str], ClassicGroup | ConsumerGroup | None],
         offsets: Offsets,
         rebalances: Rebalances,
         clock: Clock,
         settings: Settings,
+        topics: Topics,
     ) -> None:
         """`find` finds a group, also one that only has offsets."""
         self._find = find
+        self._topics = topics
         self._offsets = offsets
         self._rebalances = rebalances
         self._clock = clock
@@ -87,6 +96,11 @@ class Commits:
         if group is None:
             if caller.generation >= 0:
                 raise GroupIdNotFound if version >= STRICT_SINCE else IllegalGeneration
+        elif isinstance(group, ConsumerGroup):
+            commits = list(commits)
+            partitions = (commit.partition for commit in commits)
+            refused = refused_commits(group, caller, partitions, self._topics, version)
+            return self._write(group_id, commits, retention_ms, None, refused)
         else:
             _check_caller(group, caller, is_transactional=False)
             member = group.members.get(caller.member_id)
@@ -99,6 +113,11 @@ class Commits:
     ) -> Result[Errors]:
         """Commit offsets as part of a transaction: they count when it is committed."""
         group = self._find(group_id)
+        if isinstance(group, ConsumerGroup):
+            commits = list(commits)
+            partitions = (commit.partition for commit in commits)
+            refused = refused_in_transaction(group, caller, partitions, self._topics)
+            return self._write(group_id, commits, NO_RETENTION, producer, refused)
         if group is not None:
             _check_caller(group, caller, is_transactional=True)
         elif caller.generation >= 0:
@@ -106,14 +125,21 @@ class Commits:
         return self._write(group_id, commits, NO_RETENTION, producer)
 
     def _write(
-        self, group_id: str, commits: Iterable[Commit], retention_ms: int, producer: Producer | None
+        self,
+        group_id: str,
+        commits: Iterable[Commit],
+        retention_ms: int,
+        producer: Producer | None,
+        refused: Errors | None = None,
     ) -> Result[Errors]:
         now_ms = self._clock.now_ms()
         expire_ms = NO_EXPIRY if retention_ms == NO_RETENTION else now_ms + retention_ms
         limit = self._settings.max_metadata_bytes
-        errors: Errors = {}
+        errors: Errors = refused or {}
         entries = []
         for partition, offset, leader_epoch, metadata in commits:
+            if errors and partition in errors:
+                continue
             if len(metadata) > limit:
                 errors[partition] = OffsetMetadataTooLarge.code
             else:
@@ -123,6 +149,12 @@ class Commits:
         return Result(errors, entries, producer)
 
     # Looking
+
+    def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> None:
+        """Refuse a member that is not in the epoch that it believes to be in (KIP-848)."""
+        group = self._find(group_id)
+        if isinstance(group, ConsumerGroup):
+            check_fetch(group, member_id, epoch)
 
     def committed(self, group_id: str, partition: TopicPartition) -> Committed | None:
         return self._offsets.get(group_id, partition)

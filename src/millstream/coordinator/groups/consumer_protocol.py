@@ -34,6 +34,7 @@ class ConsumerProtocol:
     ) -> None:
         self.groups: dict[str, ConsumerGroup] = {}
         self.topics = topics
+        self._settings = settings
         self._progress = Progress(topics, settings, clock)
         departures = Departures(topics, settings, clock)
         self._sessions = Sessions(self.groups, timers, settings, departures.remove)
@@ -50,6 +51,10 @@ class ConsumerProtocol:
         for group in self.groups.values():
             self._sessions.loaded(group)
         return self.topics_changed()
+
+    def assignor_of(self, group: ConsumerGroup) -> str:
+        """The assignor that the group's next assignment is made by."""
+        return group.preferred_assignor(group.members.values()) or self._settings.consumer_assignors[0]
 
     # What happens to topics
 

@@ -7,13 +7,14 @@ last commit. A commit may bring an expiry of its own (old clients do), which the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from millstream.clock import Clock
 from millstream.coordinator.entry_format import entry
 from millstream.coordinator.group_entries import GroupMetadataKey
 from millstream.coordinator.groups.classic_group import ClassicGroup, State
+from millstream.coordinator.groups.consumer_group import ConsumerGroup
 from millstream.coordinator.groups.offset_format import NO_EXPIRY, Committed, offset_tombstone
 from millstream.coordinator.groups.offsets import Offsets
 from millstream.coordinator.groups.settings import Settings
@@ -30,8 +31,8 @@ class Expiry:
 
     def __init__(
         self,
-        groups: dict[str, ClassicGroup],
-        find: Callable[[str], ClassicGroup | None],
+        groups: Mapping[str, ClassicGroup | ConsumerGroup],
+        find: Callable[[str], ClassicGroup | ConsumerGroup | None],
         offsets: Offsets,
         timers: Timers,
         clock: Clock,
@@ -77,13 +78,18 @@ class Expiry:
             if self._is_over(group, committed)
         ]
         has_rest = len(gone) < self._offsets.count(group_id) or self._offsets.unstable(group_id)
-        if has_rest or not group.is_empty or group.pending or group.written is None:
+        if has_rest or not group.is_empty:
+            return gone
+        if isinstance(group, ConsumerGroup):
+            return [*gone, *group.tombstones()]
+        if group.pending or group.written is None:
             return gone
         return [*gone, entry(GroupMetadataKey(group=group_id), None)]
 
-    def _kept_by_nobody(self, group: ClassicGroup) -> Iterator[tuple[Any, Committed]]:
+    def _kept_by_nobody(self, group: ClassicGroup | ConsumerGroup) -> Iterator[tuple[Any, Committed]]:
         """The offsets that age: no member reads the topic, and no transaction is about to move them."""
-        if not group.is_empty and not (group.is_consumer and group.state is State.STABLE):
+        is_resting = group.is_empty or (group.is_consumer and group.state is State.STABLE)
+        if isinstance(group, ClassicGroup) and not is_resting:
             return
         for partition, committed in self._offsets.of(group.group_id):
             if not group.is_empty and group.reads(partition.topic):
@@ -91,11 +97,11 @@ class Expiry:
             if not self._offsets.is_unstable(group.group_id, partition):
                 yield partition, committed
 
-    def _is_over(self, group: ClassicGroup, committed: Committed) -> bool:
+    def _is_over(self, group: ClassicGroup | ConsumerGroup, committed: Committed) -> bool:
         now_ms = self._clock.now_ms()
         if committed.expire_timestamp_ms != NO_EXPIRY:
             return now_ms >= committed.expire_timestamp_ms
         since_ms = committed.commit_timestamp_ms
-        if group.is_empty and group.protocol_type is not None and group.state_since_ms >= 0:
-            since_ms = group.state_since_ms
+        if isinstance(group, ClassicGroup) and group.is_empty and group.protocol_type is not None:
+            since_ms = group.state_since_ms if group.state_since_ms >= 0 else since_ms
         return now_ms - since_ms >= self._settings.retention_ms

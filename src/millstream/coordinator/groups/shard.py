@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from random import Random
 from typing import Any
 
@@ -12,8 +13,12 @@ from millstream.coordinator.entry_format import entry, number_of, read_value
 from millstream.coordinator.group_entries import GroupMetadataKey, GroupMetadataValue
 from millstream.coordinator.groups.classic_group import ClassicGroup, State
 from millstream.coordinator.groups.commits import Commits
+from millstream.coordinator.groups.consumer_entries import Matched
+from millstream.coordinator.groups.consumer_group import ConsumerGroup
+from millstream.coordinator.groups.consumer_protocol import ConsumerProtocol
 from millstream.coordinator.groups.expiry import Expiry
-from millstream.coordinator.groups.joining import Joins
+from millstream.coordinator.groups.joining import Joined, Joins
+from millstream.coordinator.groups.member import Client
 from millstream.coordinator.groups.membership import Membership
 from millstream.coordinator.groups.offset_format import (
     OFFSET_HEADS,
@@ -24,8 +29,18 @@ from millstream.coordinator.groups.offset_format import (
 from millstream.coordinator.groups.offsets import Offsets
 from millstream.coordinator.groups.rebalance import Rebalances
 from millstream.coordinator.groups.settings import Settings
+from millstream.coordinator.groups.topics import NoTopics, Topics
 from millstream.coordinator.shard import Entry, Producer, Result, Timers
-from millstream.errors import GroupIdNotFound, NonEmptyGroup, ProtocolError
+from millstream.errors import GroupIdNotFound, NonEmptyGroup, ProtocolError, RebalanceInProgress
+from millstream.protocol.messages import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +60,8 @@ class Watcher:
 class GroupShard:
     """A state machine without I/O: see `coordinator.shard`.
 
-    A group is in `groups` if it has, had or awaits members; one that only ever committed offsets is
-    found through its offsets.
+    A group of the classic protocol is in `groups` if it has, had or awaits members, one of the consumer
+    protocol in `consumer.groups`; one that only ever committed offsets is found through its offsets.
     """
 
     def __init__(
@@ -56,7 +71,9 @@ class GroupShard:
         random: Random,
         timers: Timers,
         watcher: Watcher | None = None,
+        topics: Topics | None = None,
     ) -> None:
+        topics = topics or NoTopics()
         self.groups: dict[str, ClassicGroup] = {}
         self.offsets = Offsets()
         self._is_live = False
@@ -65,22 +82,70 @@ class GroupShard:
         self._rebalances = Rebalances(self.groups, timers, clock, settings, self._watcher.group_changed)
         self.joins = Joins(self.groups, self._rebalances, random, settings)
         self.members = Membership(self.groups, self._rebalances)
-        self.commits = Commits(self.find, self.offsets, self._rebalances, clock, settings)
-        self._expiry = Expiry(self.groups, self.find, self.offsets, timers, clock, settings)
+        self.consumer = ConsumerProtocol(self.groups, topics, settings, clock, random, timers)
+        self.commits = Commits(self.find, self.offsets, self._rebalances, clock, settings, topics)
+        every_group = ChainMap[str, ClassicGroup | ConsumerGroup](
+            self.consumer.groups,  # type: ignore[arg-type]
+            self.groups,  # type: ignore[arg-type]
+        )
+        self._expiry = Expiry(every_group, self.find, self.offsets, timers, clock, settings)
 
     # Looking
 
-    def find(self, group_id: str) -> ClassicGroup | None:
+    def find(self, group_id: str) -> ClassicGroup | ConsumerGroup | None:
         """A group, also one that has nothing but offsets."""
-        group = self.groups.get(group_id)
+        group = self.consumer.groups.get(group_id) or self.groups.get(group_id)
         if group is None and group_id in self.offsets:
             group = ClassicGroup(group_id)
         return group
 
-    def __iter__(self) -> Iterator[ClassicGroup]:
+    def __iter__(self) -> Iterator[ClassicGroup | ConsumerGroup]:
         """All groups."""
-        yield from self.groups.values()
-        yield from (ClassicGroup(group_id) for group_id in self.offsets if group_id not in self.groups)
+        yield from self.consumer.groups.values()
+        yield from (group for group in self.groups.values() if group.group_id not in self.consumer.groups)
+        for group_id in self.offsets:
+            if group_id not in self.groups and group_id not in self.consumer.groups:
+                yield ClassicGroup(group_id)
+
+    # Members of the classic protocol, whichever group they are in
+
+    def join(self, request: JoinGroupRequest, client: Client) -> Joined:
+        self.joins.check(request)
+        group = self.consumer.groups.get(request.group_id)
+        if group is None:
+            return self.joins.join(request, client)
+        if not group.is_empty:
+            return self.consumer.classic_members.join(group, request, client)
+        joined = self.joins.join(request, client)
+        return Result(joined.response, [*group.tombstones(), *joined.entries])
+
+    def sync(self, request: SyncGroupRequest) -> Result[SyncGroupResponse]:
+        group = self.consumer.groups.get(request.group_id)
+        if group is None:
+            return self.members.sync(request)
+        return self.consumer.classic_members.sync(group, request)
+
+    def heartbeat(self, request: HeartbeatRequest) -> Result[HeartbeatResponse]:
+        group = self.consumer.groups.get(request.group_id)
+        if group is None:
+            return self.members.heartbeat(request)
+        return self.consumer.classic_members.heartbeat(group, request)
+
+    def leave(self, request: LeaveGroupRequest, version: int) -> Result[LeaveGroupResponse]:
+        group = self.consumer.groups.get(request.group_id)
+        if group is None:
+            return self.members.leave(request, version)
+        return self.consumer.classic_members.leave(group, request, version)
+
+    # What happens to topics
+
+    def topics_changed(self) -> Result[None]:
+        """Topics came, went or grew: consumer groups that read them are assigned anew."""
+        return Result(None, self.consumer.topics_changed())
+
+    def regexes_matched(self, found: Mapping[str, Matched]) -> Result[None]:
+        """Regular expressions were matched with the topics that there are now."""
+        return Result(None, self.consumer.regexes_matched(found))
 
     # Removing
 
@@ -92,7 +157,9 @@ class GroupShard:
         if not group.is_empty:
             raise NonEmptyGroup
         entries = self.commits.delete_all(group_id)
-        if group.written is not None:
+        if isinstance(group, ConsumerGroup):
+            entries += group.tombstones()
+        elif group.written is not None:
             entries.append(entry(GroupMetadataKey(group=group_id), None))
         else:
             self.groups.pop(group_id, None)
@@ -132,17 +199,40 @@ class GroupShard:
                 self.offsets.put(group, place, value)
             if self._is_live:
                 self._watcher.offset_changed(group, place)
-        elif number_of(key) == GROUP_TYPE:
+            return
+        number = number_of(key)
+        if number == GROUP_TYPE:
             self._replay_group(GroupMetadataKey.decode(key, 0, 2).group, value)
+        else:
+            changed = self.consumer.replay(number, entry)
+            if changed is not None:
+                if changed in self.consumer.groups:
+                    self._forget(changed)
+                if self._is_live:
+                    self._watcher.group_changed(changed)
+
+    def _forget(self, group_id: str) -> None:
+        """A classic group is gone, or is a consumer group by now: whoever waits in it joins again."""
+        group = self.groups.pop(group_id, None)
+        if group is not None:
+            for member in group.members.values():
+                group.refuse(member, RebalanceInProgress.code)
 
     def _replay_group(self, group_id: str, value: bytes | None) -> None:
         if value is None:
-            self.groups.pop(group_id, None)
+            self._forget(group_id)
             self._watcher.group_changed(group_id)
             return
         group = self.groups.get(group_id)
         if group is None:
             group = self.groups[group_id] = ClassicGroup(group_id)
+            if self._is_live:
+                # It was a consumer group until now (see `migration`): its members have to share anew.
+                group.written = value
+                group.load()
+                if group.members:
+                    self._rebalances.loaded(group)
+                    self._rebalances.begin(group)
         group.written = value
         if self._is_live and group.state is State.COMPLETING:
             written = read_value(GroupMetadataValue, value)
@@ -160,6 +250,10 @@ class GroupShard:
         for group in list(self.groups.values()):
             group.load()
             self._watcher.group_changed(group.group_id)
+        for group_id in self.consumer.groups:
+            self._watcher.group_changed(group_id)
+        if self.consumer.regexes:
+            self.consumer.topics.match_again()
         self._is_live = True
         self._timers.set("loaded", 0, self._begin)
         self._expiry.begin()
@@ -168,6 +262,7 @@ class GroupShard:
         entries: list[Entry] = []
         for group in list(self.groups.values()):
             entries += self._rebalances.loaded(group)
+        entries += self.consumer.loaded()
         return Result(None, entries)
 
     def unloaded(self, error: Exception) -> None:

@@ -23,6 +23,10 @@ class Topics(Protocol):
 
     def by_id(self, topic_id: UUID) -> KnownTopic | None: ...
 
+    def match_again(self) -> None:
+        """A shard came into service: match its regular expressions with the topics that there are now."""
+        ...
+
 
 class NoTopics:
     """A cluster without topics."""
@@ -32,6 +36,9 @@ class NoTopics:
 
     def by_id(self, topic_id: UUID) -> KnownTopic | None:
         return None
+
+    def match_again(self) -> None:
+        pass
 
 
 def known_topics(names: Iterable[str], topics: Topics) -> list[KnownTopic]:

@@ -1,0 +1,148 @@
+"""The topics as groups see them, and the regular expressions that they are matched with.
+
+Patterns are RE2's, whose time is linear in the pattern and the names: Python's own can take forever. They
+are compiled and matched in a thread. What a pattern matches is remembered until topics come or go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from millstream.coordinator.groups.consumer_entries import Matched
+from millstream.coordinator.groups.shard import GroupShard
+from millstream.coordinator.groups.topics import KnownTopic
+from millstream.coordinator.shard import Result
+from millstream.errors import InvalidRegularExpression, KafkaError
+
+if TYPE_CHECKING:
+    from millstream.broker.server import Broker
+
+log = logging.getLogger(__name__)
+
+MAX_REMEMBERED = 1000
+"""How many patterns are remembered with what they match."""
+
+MAX_PATTERN = 32 * 1024
+"""The longest pattern that is compiled, in characters."""
+
+
+class GroupTopics:
+    """Tells the shards of groups about topics. `version` grows whenever one comes, goes or grows."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._task: asyncio.Task[None] | None = None
+        self._is_told = True
+        self._gone: set[str] = set()
+        self._matched: dict[str, Matched] = {}
+        self.version = 0
+
+    # What shards ask
+
+    def by_name(self, name: str) -> KnownTopic | None:
+        topic = self._broker.metadata.topics.get(name)
+        return None if topic is None else KnownTopic(name, topic.topic_id, len(topic.partitions))
+
+    def by_id(self, topic_id: UUID) -> KnownTopic | None:
+        topic = self._broker.metadata.find_by_id(topic_id)
+        return None if topic is None else KnownTopic(topic.name, topic_id, len(topic.partitions))
+
+    def match_again(self) -> None:
+        self._tell_later()
+
+    # What handlers ask
+
+    async def match(self, pattern: str) -> Matched:
+        """The topics that a pattern matches now; InvalidRegularExpression if it is none."""
+        while True:
+            found = self._matched.get(pattern)
+            if found is not None and found.version == self.version:
+                return found
+            await self._match([pattern])
+
+    async def _match(self, patterns: Iterable[str]) -> dict[str, Matched]:
+        version, names = self.version, tuple(self._broker.metadata.topics)
+        loop = asyncio.get_running_loop()
+        found: dict[str, Matched] = {}
+        for pattern in patterns:
+            topics = await loop.run_in_executor(None, match_topics, pattern, names)
+            found[pattern] = Matched(topics, version, self._broker.clock.now_ms())
+            self._matched.pop(pattern, None)
+            self._matched[pattern] = found[pattern]
+            if len(self._matched) > MAX_REMEMBERED:
+                del self._matched[next(iter(self._matched))]
+        return found
+
+    # What the broker tells
+
+    def changed(self, name: str) -> None:
+        """A topic came, went or grew. The groups are told once for all that change together."""
+        self.version += 1
+        if name not in self._broker.metadata.topics:
+            self._gone.add(name)
+        self._tell_later()
+
+    def _tell_later(self) -> None:
+        self._is_told = False
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._tell())
+
+    async def _tell(self) -> None:
+        while not self._is_told:
+            self._is_told = True
+            try:
+                await self._tell_groups()
+            except Exception:
+                log.exception("groups could not be told of topics that changed")
+
+    async def _tell_groups(self) -> None:
+        groups = self._broker.groups
+        gone, self._gone = frozenset(self._gone), set()
+        for index in groups.active:
+            if gone:
+                await self._write(index, lambda shard: shard.delete_topics(gone))
+            await self._write(index, lambda shard: shard.topics_changed())
+        patterns = {pattern for shard in groups for pattern in shard.consumer.regexes}
+        if not patterns:
+            return
+        found = {}
+        for pattern in patterns:
+            try:
+                found[pattern] = await self.match(pattern)
+            except InvalidRegularExpression as error:
+                log.warning("groups have a regular expression that is none: %s", error.message)
+        for index in groups.active:
+            await self._write(index, lambda shard: shard.regexes_matched(found))
+
+    async def _write(self, index: int, work: Callable[[GroupShard], Result[None]]) -> None:
+        try:
+            await self._broker.groups.write(index, work)
+        except KafkaError as error:
+            # Whoever coordinates these groups next looks at the topics when it has loaded them.
+            log.info("partition %d of groups was not told of topics: %s", index, error.message)
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+
+def match_topics(pattern: str, names: Iterable[str]) -> frozenset[str]:
+    """The names that a pattern matches from end to end, as Kafka does."""
+    import re2  # type: ignore[import-untyped]
+
+    if len(pattern) > MAX_PATTERN:
+        raise InvalidRegularExpression(f"a regular expression has at most {MAX_PATTERN} characters")
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        compiled = re2.compile(pattern, options)
+    except re2.error as error:
+        text = error.args[0]
+        reason = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
+        raise InvalidRegularExpression(f"{pattern!r} is no regular expression of RE2: {reason}") from None
+    return frozenset(name for name in names if compiled.fullmatch(name))
