@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 GROUPS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 
+_LOAD_KEYS = {
+    GROUPS_TOPIC: "offsets.load.buffer.size",
+    TRANSACTIONS_TOPIC: "transaction.state.log.load.buffer.size",
+}
+
 
 def java_hash(text: str) -> int:
     """Java's String.hashCode, as a signed 32-bit number; it counts in UTF-16 units."""
@@ -47,7 +52,8 @@ class Coordinators:
     def lead(self, partition: Partition) -> None:
         runtime = self._runtimes.get(partition.name.topic)
         if runtime is not None:
-            runtime.lead(partition.name.partition, PartitionLog(partition, self._broker.clock))
+            load_bytes = self._broker.config[_LOAD_KEYS[partition.name.topic]]
+            runtime.lead(partition.name.partition, PartitionLog(partition, self._broker.clock, load_bytes))
 
     def resign(self, partition: Partition) -> None:
         runtime = self._runtimes.get(partition.name.topic)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from millstream.clock import Clock
 from millstream.cluster.partition import Partition
@@ -11,26 +11,31 @@ from millstream.coordinator.runtime import LoadedBatch
 from millstream.coordinator.shard import Entry, Producer
 from millstream.errors import (
     CoordinatorNotAvailable,
+    CorruptMessage,
     KafkaStorageError,
     NotCoordinator,
     NotEnoughReplicas,
     NotLeaderOrFollower,
     UnknownTopicOrPartition,
 )
-from millstream.protocol.batch import decode_marker, decode_records, encode_batch
-from millstream.protocol.fetched import whole_batches
+from millstream.protocol.batch import BatchHeader, decode_marker, decode_records, encode_batch
+from millstream.protocol.fetched import MAX_DECOMPRESSED_BYTES, payload_of, whole_batches
+from millstream.protocol.header import CONTROL, GOOD, TRANSACTIONAL
+from millstream.protocol.kernel import append_records
 from millstream.protocol.record import Record
 
-LOAD_BYTES = 2 * 1024 * 1024
-"""How much is read and decoded at a time while loading."""
+MAX_LOAD_BYTES = 512 * 1024
+"""How much is decoded at a time at most: what is alive meanwhile prolongs garbage collections."""
 
 
 class PartitionLog:
     """Writes entries as record batches and reads them back."""
 
-    def __init__(self, partition: Partition, clock: Clock) -> None:
+    def __init__(self, partition: Partition, clock: Clock, load_bytes: int) -> None:
+        """`load_bytes` is how much is read at a time while loading."""
         self.partition = partition
         self._clock = clock
+        self._load_bytes = min(load_bytes, MAX_LOAD_BYTES)
 
     @property
     def end_offset(self) -> int:
@@ -63,24 +68,48 @@ class PartitionLog:
 
     def _read(self, offset: int) -> tuple[list[LoadedBatch], int]:
         log = self.partition.log
-        found = log.read(max(offset, log.start_offset), LOAD_BYTES)
-        batches = []
-        for header, position in whole_batches(found.data, verify_crc=False):
-            producer = (
-                Producer(header.producer_id, header.producer_epoch) if header.is_transactional else None
-            )
-            records = decode_records(
-                found.data[position : position + header.size], include_control=True, verify_crc=False
-            )
-            if header.is_control:
-                marker = decode_marker(records[0]) if records else None
-                if marker is not None:
-                    batches.append(LoadedBatch([], producer, marker.is_commit))
-                continue
-            entries = [
-                (record.offset, Entry(record.key, record.value))
-                for record in records
-                if record.key is not None
-            ]
-            batches.append(LoadedBatch(entries, producer))
-        return batches, found.next_offset
+        found = log.read(max(offset, log.start_offset), self._load_bytes)
+        return decode_batches(found.data), found.next_offset
+
+
+def decode_batches(data: memoryview) -> list[LoadedBatch]:
+    """The entries of whole batches in a row, checked before.
+
+    Batches outside of transactions are put together as far as they follow each other, and of entries with
+    the same key only the last is left: the topic is compacted, so that nobody can count on the others.
+    """
+    loaded: list[LoadedBatch] = []
+    run: list[Record] = []
+    for header, position in whole_batches(data, verify_crc=False):
+        if header.attributes & (CONTROL | TRANSACTIONAL):
+            if run:
+                loaded.append(_plain(run))
+                run = []
+            loaded += _transactional(header, data[position : position + header.size])
+        else:
+            payload, start = payload_of(data, header, position, MAX_DECOMPRESSED_BYTES)
+            if append_records(run, payload, header, 0, start) != GOOD:
+                raise CorruptMessage(f"the batch at offset {header.base_offset} does not hold what it says")
+    if run:
+        loaded.append(_plain(run))
+    return loaded
+
+
+def _plain(records: list[Record]) -> LoadedBatch:
+    latest = {record.key: record for record in records}
+    latest.pop(None, None)
+    return LoadedBatch(_entries(latest.values()))
+
+
+def _transactional(header: BatchHeader, data: memoryview) -> list[LoadedBatch]:
+    """A batch of a transaction, or the marker that ends one."""
+    producer = Producer(header.producer_id, header.producer_epoch)
+    records = decode_records(data, include_control=True, verify_crc=False)
+    if not header.is_control:
+        return [LoadedBatch(_entries(records), producer)]
+    marker = decode_marker(records[0]) if records else None
+    return [] if marker is None else [LoadedBatch([], producer, marker.is_commit)]
+
+
+def _entries(records: Iterable[Record]) -> list[tuple[int, Entry]]:
+    return [(record.offset, Entry(record.key, record.value)) for record in records if record.key is not None]
