@@ -190,6 +190,7 @@ class Broker:
         for listener in self.listeners.values():
             await listener.stop()
         await self.background.stop()
+        await self.group_topics.stop()
         self.transaction_markers.stop()
         if hasattr(self, "controller"):
             await self.controller.stop()
