@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -38,7 +39,7 @@ def test_about_one_batch_in_an_interval_is_indexed_by_its_last_offset(tmp_path: 
         put(segment, 1000 + number)
     entries = segment.index.entries()
     assert entries == [(offset, positions[offset]) for offset, _ in entries]
-    gaps = [later[1] - earlier[1] for earlier, later in zip(entries, entries[1:], strict=False)]
+    gaps = [later[1] - earlier[1] for earlier, later in pairwise(entries)]
     assert all(300 < gap <= 300 + 2 * (positions[1] - positions[0]) for gap in gaps)
     assert segment.entry_count == len(entries)
     assert segment.lookup(1000) == (-1, 0)
