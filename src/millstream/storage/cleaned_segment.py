@@ -30,8 +30,11 @@ class CleanedSegment:
         self._stem = f"{folder}/{base_offset:020d}"
         self._unsynced_bytes = 0
         self._files: dict[str, File] = {}
+
+    def create(self) -> None:
+        """Make the files; what an earlier attempt may have left in them goes."""
         for suffix in SUFFIXES:
-            file = self._files[suffix] = disk.open(self._stem + suffix + names.CLEANED, create=True)
+            file = self._files[suffix] = self._disk.open(self._stem + suffix + names.CLEANED, create=True)
             if file.size():
                 file.truncate(0)
 
@@ -87,6 +90,6 @@ class CleanedSegment:
         return [self._stem + name + suffix for name in SUFFIXES]
 
     def remove(self) -> None:
-        """Remove the files, which are not part of a swap yet."""
-        for path in self.paths(names.CLEANED):
-            self._disk.remove(path)
+        """Remove the files that were made and are not part of a swap yet."""
+        for suffix in self._files:
+            self._disk.remove(self._stem + suffix + names.CLEANED)

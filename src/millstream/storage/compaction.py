@@ -126,6 +126,7 @@ class Compaction:
         assert batches is not None
         assert transactions is not None
         cleaned = self._cleaned = CleanedSegment(log.disk, log.folder, group[0].base_offset)
+        cleaned.create()
         batches.begin_segment(cleaned.base_offset, log.config.index_interval_bytes)
         rewriting = Rewriting(cleaned, batches, transactions, self._marker_epochs, self._now_ms)
         for segment in group:
