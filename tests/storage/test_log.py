@@ -238,6 +238,18 @@ def test_a_closed_log_takes_nothing_and_gives_nothing(world: World) -> None:
     assert world.disk.open_count == 0
 
 
+def test_a_full_disk_at_the_end_leaves_a_log_to_recover(world: World) -> None:
+    log = world.open()
+    fill(log, 50)
+    world.disk.room_bytes = 0
+    with pytest.raises(KafkaStorageError, match="full"):
+        log.close()
+    assert not world.failures
+    assert world.disk.open_count == 0
+    world.disk.room_bytes = 1 << 62
+    assert offsets(world.open()) == list(range(50))
+
+
 def test_log_append_time_is_answered(world: World) -> None:
     log = world.open()
     data = batch(b"a", timestamp=NOW_MS + 5)

@@ -435,17 +435,21 @@ class Log:
         return self.fail(error)
 
     def close(self, *, is_clean: bool = True) -> None:
-        """Let go of the files; before that make all durable, with a producer snapshot, if `is_clean`."""
-        if is_clean and self.failure is None:
-            try:
+        """Let go of the files; before that make all durable, with a producer snapshot, if `is_clean`.
+
+        KafkaStorageError if that was not possible: the log is closed, and will have to be recovered.
+        """
+        try:
+            if is_clean and self.failure is None:
                 self.abandon_swap()
                 self._write_down()
-            except OSError as error:
-                raise self.fail(error) from error
-        self.is_closed = True
-        self.failure = self.failure or f"{self.partition} is closed"
-        for segment in self.segments:
-            segment.retire()
+        except OSError as error:
+            raise self.storage_error(error) from error
+        finally:
+            self.is_closed = True
+            self.failure = self.failure or f"{self.partition} is closed"
+            for segment in self.segments:
+                segment.retire()
 
     def _write_down(self) -> None:
         """Leave nothing that only memory knows. Nothing to do for a log that has not changed."""
