@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import signal
 import socket
 import struct
@@ -21,6 +22,9 @@ T = TypeVar("T")
 READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
 POLL_S = 0.01
+WITH_PARENT = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+"""Where the system can do it, a broker ends with the test run that started it, however that ends."""
+
 FAST_OPTIONS = {"log.segment.delete.delay.ms": "100"}
 """Broker settings that make slow housekeeping visible within a test's patience."""
 
@@ -90,7 +94,7 @@ class BrokerProcess:
     def command(self) -> list[str]:
         settings = [word for key, value in self.options.items() for word in ("-o", f"{key}={value}")]
         listen = f"127.0.0.1:{self.port}"
-        program = [sys.executable, "-m", "millstream.cli.main"]
+        program = [*WITH_PARENT, sys.executable, "-m", "millstream.cli.main"]
         return [*program, "serve", "--listen", listen, "--data", str(self.data), *settings]
 
     def launch(self) -> subprocess.Popen[bytes]:

@@ -9,14 +9,16 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import NamedTuple
 
-from millstream.protocol.batch import decode_records, encode_batch
+from millstream.protocol.batch import HEADER_SIZE, decode_records, encode_batch
 from millstream.protocol.record import Record
+from tests.processes import until
 from tests.wire import Wire, batches, end_offset, fetch, new_producer, produce_request, produced
 
 RECONNECT_S = 0.05
+IDLE_S = 0.005
+VISIBLE_S = 10.0
 PIPELINE = 5
 RETRIABLE = {3, 5, 6, 7, 56}
 
@@ -47,6 +49,8 @@ class LoadProducer(threading.Thread):
         self.acks = acks
         self.acknowledged: dict[int, bytes] = {}
         """Offset to value."""
+        self.allowance = 0
+        """How many records it may have sent in all; the load of one round is bounded by it."""
         self.failure: BaseException | None = None
         self._random = random.Random(seed)
         self._label = b"%s-%d" % (b"idempotent" if is_idempotent else b"plain", seed)
@@ -86,12 +90,14 @@ class LoadProducer(threading.Thread):
             for sent in self._unanswered:
                 self._send(wire, sent)
             while True:
-                while len(self._unanswered) < PIPELINE and not self._is_over.is_set():
+                while len(self._unanswered) < PIPELINE and self._may_send():
                     sent = self._make()
                     self._unanswered.append(sent)
                     self._send(wire, sent)
                 if not self._unanswered:
-                    return
+                    if self._is_over.wait(IDLE_S):
+                        return
+                    continue
                 answer = produced(wire.receive()[1])
                 if answer.error_code in RETRIABLE:
                     raise ConnectionError(f"error {answer.error_code}: try again")
@@ -99,6 +105,9 @@ class LoadProducer(threading.Thread):
                 done = self._unanswered.popleft()
                 for place, value in enumerate(done.values):
                     self.acknowledged[answer.base_offset + place] = value
+
+    def _may_send(self) -> bool:
+        return self._next < self.allowance and not self._is_over.is_set()
 
     def _send(self, wire: Wire, sent: Sent) -> None:
         wire.send(produce_request(self.topic, sent.data, partition=self.partition, acks=self.acks), 9)
@@ -123,9 +132,14 @@ class LoadProducer(threading.Thread):
         return Sent(first, values, bytes(data))
 
 
-def read_all(address: str, topic: str, partition: int) -> dict[int, bytes]:
+Decoded = dict[bytes, list[Record]]
+"""The records of batches seen before, by their headers, which hold offsets and checksum."""
+
+
+def read_all(address: str, topic: str, partition: int, known: Decoded | None = None) -> dict[int, bytes]:
     """Every record there is now by offset, with the offsets checked for gaps and order on the way."""
     found: dict[int, bytes] = {}
+    known = {} if known is None else known
     with Wire(address) as wire:
         end = end_offset(wire, topic, partition=partition)
         while len(found) < end:
@@ -134,21 +148,44 @@ def read_all(address: str, topic: str, partition: int) -> dict[int, bytes]:
             whole = batches(answer.records)
             assert whole, f"nothing at {len(found)} though the log goes to {end}"
             for one in whole:
-                for record in decode_records(one):
+                records = known.get(one[:HEADER_SIZE])
+                if records is None:
+                    records = known[one[:HEADER_SIZE]] = decode_records(one)
+                for record in records:
                     assert record.offset == len(found), f"offset {record.offset} follows {len(found) - 1}"
                     assert record.value is not None
                     found[record.offset] = record.value
     return found
 
 
-def check(producers: list[LoadProducer], address: str, topic: str, partition: int) -> int:
+def wait_for_end(address: str, topic: str, partition: int, end: int) -> None:
+    """Until consumers see the log up to an offset; one that must be fsynced first is not seen at once."""
+    with Wire(address) as wire:
+        try:
+            until(
+                lambda: end_offset(wire, topic, partition=partition) >= end,
+                VISIBLE_S,
+                f"the log reaches {end}",
+            )
+        except TimeoutError:
+            pass  # what is missing is said by the one who looks
+
+
+def check(producers: list[LoadProducer], address: str, topic: str, partition: int, known: Decoded) -> int:
     """What must hold after any crash of the process; how many records there are."""
     concerned = [producer for producer in producers if producer.partition == partition]
-    known = [dict(producer.acknowledged) for producer in concerned]  # before reading: they go on meanwhile
-    found = read_all(address, topic, partition)
-    for producer, acknowledged in zip(concerned, known, strict=True):
+    promised = [dict(producer.acknowledged) for producer in concerned]  # before reading: they go on meanwhile
+    wait_for_end(
+        address, topic, partition, max((offset + 1 for each in promised for offset in each), default=0)
+    )
+    found = read_all(address, topic, partition, known)
+    for producer, acknowledged in zip(concerned, promised, strict=True):
         missing = [offset for offset, value in acknowledged.items() if found.get(offset) != value]
-        assert not missing, f"{producer.label!r}: {len(missing)} acknowledged records are gone: {missing[:5]}"
+        elsewhere = {value: offset for offset, value in found.items()}
+        assert not missing, (
+            f"{producer.label!r}: {len(missing)} acknowledged records are not there, of {len(found)}: "
+            + ", ".join(f"{offset} is at {elsewhere.get(acknowledged[offset])}" for offset in missing[:5])
+        )
         label = producer.label + b"/"
         numbers = [int(value.split(b"/", 2)[1]) for value in found.values() if value.startswith(label)]
         assert numbers == sorted(numbers), f"{producer.label!r}: order was not kept"
@@ -162,8 +199,10 @@ def acknowledged_in_all(producers: list[LoadProducer]) -> int:
     return sum(len(producer.acknowledged) for producer in producers)
 
 
-def wait_for_more(producers: list[LoadProducer], more: int, until: Callable[..., object]) -> None:
-    """Go on when that many more records are acknowledged."""
+def wait_for_more(producers: list[LoadProducer], more: int) -> None:
+    """Go on when that many more records are acknowledged, in the middle of twice as many."""
+    for producer in producers:
+        producer.allowance += 2 * more // len(producers)
     goal = acknowledged_in_all(producers) + more
     until(
         lambda: acknowledged_in_all(producers) >= goal or any(not each.is_alive() for each in producers),

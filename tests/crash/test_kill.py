@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 from confluent_kafka import Producer
 
-from tests.crash.load import LoadProducer, check, read_all, wait_for_more
+from tests.crash.load import Decoded, LoadProducer, check, read_all, wait_for_more
 from tests.processes import BrokerProcess, until
 from tests.wire import Wire, append, create_topic, end_offset, list_offsets
 
@@ -46,20 +46,21 @@ def test_nothing_acknowledged_is_lost(
     for producer in producers:
         producer.start()
     totals = [0] * PARTITIONS
+    known: Decoded = {}
     for _ in range(ROUNDS):
-        wait_for_more(producers, pick.randint(300, 2500), until)
+        wait_for_more(producers, pick.randint(300, 2500))
         broker.kill()
         broker.start()
         for partition in range(PARTITIONS):
-            totals[partition] = check(producers, broker.bootstrap, "load", partition)
+            totals[partition] = check(producers, broker.bootstrap, "load", partition, known)
     for producer in producers:
         producer.finish(60)
     for partition in range(PARTITIONS):
-        final = check(producers, broker.bootstrap, "load", partition)
+        final = check(producers, broker.bootstrap, "load", partition, known)
         assert final >= totals[partition] > 0
         for producer in producers:
             if producer.partition == partition and producer.is_idempotent:
-                kept = read_all(broker.bootstrap, "load", partition).values()
+                kept = read_all(broker.bootstrap, "load", partition, known).values()
                 mine = sum(value.startswith(producer.label + b"/") for value in kept)
                 assert mine == len(producer.acknowledged)
     assert len(list(broker.partition_folder("load").glob("*.log"))) > 1, "segments did not roll"
