@@ -171,7 +171,7 @@ class Host:
         )
         client = Client(version, client_id, "/127.0.0.1")
         try:
-            return promised(self.apply(self.shard.joins.join(request, client)))
+            return promised(self.apply(self.shard.join(request, client)))
         except KafkaError as error:
             refusal = JoinGroupResponse(error_code=error.code, leader="", member_id=member_id, members=[])
             return promised(refusal)
@@ -208,7 +208,7 @@ class Host:
             ],
         )
         try:
-            return promised(self.apply(self.shard.members.sync(request)))
+            return promised(self.apply(self.shard.sync(request)))
         except KafkaError as error:
             return promised(SyncGroupResponse(error_code=error.code, assignment=b""))
 
@@ -218,7 +218,7 @@ class Host:
             group_id=group, generation_id=generation, member_id=member_id, group_instance_id=instance
         )
         try:
-            response = self.apply(self.shard.members.heartbeat(request))
+            response = self.apply(self.shard.heartbeat(request))
         except KafkaError as error:
             return error.code
         assert not isinstance(response, Promise)
@@ -234,7 +234,7 @@ class Host:
             ],
         )
         try:
-            response = self.apply(self.shard.members.leave(request, version))
+            response = self.apply(self.shard.leave(request, version))
         except KafkaError as error:
             return LeaveGroupResponse(error_code=error.code)
         assert isinstance(response, LeaveGroupResponse)

@@ -1,0 +1,392 @@
+"""Consumer groups by scenarios: what one member after the other is told (KIP-848)."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream.coordinator.groups.consumer_group import ConsumerState
+from millstream.coordinator.groups.consumer_member import MemberState
+from millstream.errors import NotCoordinator
+from millstream.protocol.messages import ConsumerGroupHeartbeatRequest
+from tests.coordinator.groups.consumer_host import (
+    REBALANCE_MS,
+    SESSION_MS,
+    Consumer,
+    ConsumerHost,
+    Owned,
+    settle,
+)
+
+FENCED_EPOCH = 110
+UNRELEASED_INSTANCE = 111
+UNKNOWN_MEMBER = 25
+
+
+def all_of(topic: str, count: int) -> Owned:
+    return {(topic, number) for number in range(count)}
+
+
+def test_one_member_gets_everything_at_once() -> None:
+    host = ConsumerHost(t=3)
+    a = Consumer(host, "a", "t")
+    assert a.step() == 0
+    assert (a.epoch, a.reads) == (1, all_of("t", 3))
+    assert host.group().state is ConsumerState.STABLE
+
+
+def test_a_second_member_waits_until_the_first_has_given_up() -> None:
+    host = ConsumerHost(t=4)
+    a, b = Consumer(host, "a", "t"), Consumer(host, "b", "t")
+    a.step()
+    b.step()
+    assert (b.epoch, b.reads) == (2, set())
+    assert host.group().members["b"].state is MemberState.UNRELEASED_PARTITIONS
+    # a is told what to keep, in its old epoch, and still reads everything
+    a.beat()
+    assert (a.epoch, len(host.named(a.told)), len(a.reads)) == (1, 2, 4)
+    assert host.group().state is ConsumerState.RECONCILING
+    b.step()
+    assert b.reads == set()
+    # it has not said yet that it gave anything up: nothing changes
+    a.beat()
+    b.step()
+    assert (a.epoch, b.reads) == (1, set())
+    a.reconcile()
+    a.beat()
+    assert a.epoch == 2
+    b.step()
+    assert b.reads | a.reads == all_of("t", 4)
+    assert len(a.reads) == len(b.reads) == 2
+    assert host.group().state is ConsumerState.STABLE
+
+
+def test_a_member_that_leaves_is_inherited() -> None:
+    host = ConsumerHost(t=4)
+    a, b = Consumer(host, "a", "t"), Consumer(host, "b", "t")
+    settle(a, b)
+    assert b.leave() == 0
+    a.step()
+    assert a.reads == all_of("t", 4)
+    assert list(host.group().members) == ["a"]
+    assert b.leave() == UNKNOWN_MEMBER
+
+
+def test_a_silent_member_is_dropped_and_fenced() -> None:
+    host = ConsumerHost(t=2)
+    a, b = Consumer(host, "a", "t"), Consumer(host, "b", "t")
+    settle(a, b)
+    for _ in range(6):
+        host.wait(SESSION_MS / 5)
+        a.step()
+    assert a.reads == all_of("t", 2)
+    assert b.step() == UNKNOWN_MEMBER
+    assert (b.epoch, b.reads) == (0, set())
+    settle(a, b)
+    assert len(a.reads) == len(b.reads) == 1
+
+
+def test_a_member_that_does_not_give_up_in_time_is_dropped() -> None:
+    host = ConsumerHost(t=2)
+    a, b = Consumer(host, "a", "t"), Consumer(host, "b", "t")
+    a.step()
+    b.step()
+    a.beat()
+    for _ in range(int(REBALANCE_MS / 10_000)):
+        host.wait(10_000)
+        a.beat()
+        b.step()
+    assert b.reads == all_of("t", 2)
+    assert a.epoch == 0
+
+
+def test_an_answer_that_was_lost_is_given_again() -> None:
+    host = ConsumerHost(t=4)
+    a, b = Consumer(host, "a", "t"), Consumer(host, "b", "t")
+    a.step()
+    b.step()
+    a.beat()
+    a.reconcile()
+    a.beat(is_lost=True)
+    assert host.group().members["a"].epoch == 2
+    assert a.epoch == 1
+    assert a.step() == 0
+    assert a.epoch == 2
+
+
+def test_a_member_of_another_epoch_is_fenced() -> None:
+    host = ConsumerHost(t=2)
+    a = Consumer(host, "a", "t")
+    a.step()
+    a.epoch = 5
+    assert a.step() == FENCED_EPOCH
+    assert a.reads == set()
+    settle(a)
+    assert a.reads == all_of("t", 2)
+
+
+def test_a_member_that_joins_again_gives_up_what_it_had() -> None:
+    """It has forgotten its epoch, but not its member id."""
+    host = ConsumerHost(t=2)
+    a = Consumer(host, "a", "t")
+    a.step()
+    again = Consumer(host, "a", "t")
+    assert again.step() == 0
+    assert again.reads == all_of("t", 2)
+
+
+# Subscriptions and topics
+
+
+def test_members_of_different_topics() -> None:
+    host = ConsumerHost(t=2, u=2)
+    a, b = Consumer(host, "a", "t"), Consumer(host, "b", "t", "u")
+    settle(a, b)
+    assert a.reads == all_of("t", 2)
+    assert b.reads == all_of("u", 2)
+
+
+def test_another_subscription_takes_partitions_away_at_once() -> None:
+    host = ConsumerHost(t=2, u=2)
+    a = Consumer(host, "a", "t", "u")
+    settle(a)
+    a.subscribe("u")
+    a.beat()
+    assert host.named(a.told) == all_of("u", 2)
+    settle(a)
+    assert a.reads == all_of("u", 2)
+    assert host.group().state is ConsumerState.STABLE
+
+
+def test_topics_that_come_grow_and_go() -> None:
+    host = ConsumerHost(t=1)
+    a = Consumer(host, "a", "t", "later")
+    settle(a)
+    assert a.reads == {("t", 0)}
+    host.put_topic("later", 2)
+    settle(a)
+    assert a.reads == {("t", 0), ("later", 0), ("later", 1)}
+    host.put_topic("t", 3)
+    settle(a)
+    assert a.reads == all_of("t", 3) | all_of("later", 2)
+    epoch = host.group().epoch
+    host.put_topic("other", 3)
+    assert host.group().epoch == epoch
+    host.delete_topic("t")
+    settle(a)
+    assert a.reads == all_of("later", 2)
+    assert host.group().state is ConsumerState.STABLE
+
+
+def test_a_topic_that_is_made_anew_is_another_one() -> None:
+    host = ConsumerHost(t=2)
+    a = Consumer(host, "a", "t")
+    settle(a)
+    before = set(a.owned)
+    host.delete_topic("t")
+    host.put_topic("t", 2)
+    settle(a)
+    assert a.reads == all_of("t", 2)
+    assert not before & a.owned
+
+
+def test_a_regular_expression_meets_new_topics() -> None:
+    host = ConsumerHost(abc=1, xyz=1)
+    a = Consumer(host, "a", regex="a.*")
+    settle(a)
+    assert a.reads == {("abc", 0)}
+    host.put_topic("axx", 2)
+    settle(a)
+    assert a.reads == {("abc", 0), ("axx", 0), ("axx", 1)}
+    a.subscribe("xyz", regex="ax.*")
+    settle(a)
+    assert a.reads == {("xyz", 0), ("axx", 0), ("axx", 1)}
+    assert set(host.group().regexes) == {"ax.*"}
+    a.subscribe("xyz", regex="")
+    settle(a)
+    assert a.reads == {("xyz", 0)}
+    assert not host.group().regexes
+
+
+def test_a_regular_expression_goes_with_its_last_member() -> None:
+    host = ConsumerHost(abc=2)
+    a, b = Consumer(host, "a", regex="a.*"), Consumer(host, "b", regex="a.*")
+    settle(a, b)
+    a.leave()
+    assert set(host.group().regexes) == {"a.*"}
+    b.leave()
+    assert not host.group().regexes
+    assert host.group().state is ConsumerState.EMPTY
+
+
+@pytest.mark.parametrize(("assignor", "expected"), [("range", {0, 1}), ("uniform", {0, 2})])
+def test_members_choose_the_assignor(assignor: str, expected: set[int]) -> None:
+    host = ConsumerHost()
+    a, b = Consumer(host, "a", "t", assignor=assignor), Consumer(host, "b", "t", assignor=assignor)
+    settle(a, b)
+    host.put_topic("t", 4)
+    settle(a, b)
+    assert {number for _, number in a.reads} == expected
+    assert host.shard.consumer.assignor_of(host.group()) == assignor
+
+
+# Static members
+
+
+def test_a_static_member_comes_back_within_its_session() -> None:
+    host = ConsumerHost(t=4)
+    a, b = Consumer(host, "a", "t", instance="one"), Consumer(host, "b", "t", instance="two")
+    settle(a, b)
+    before, epoch = a.reads, host.group().epoch
+    assert a.leave(for_a_while=True) == 0
+    host.wait(SESSION_MS / 2)
+    b.step()
+    assert len(b.reads) == 2
+    again = Consumer(host, "a2", "t", instance="one")
+    again.step()
+    assert (again.reads, host.group().epoch) == (before, epoch)
+    assert sorted(host.group().members) == ["a2", "b"]
+    assert a.step() == 82  # fenced by its instance id
+
+
+def test_a_static_member_that_stays_away_is_dropped() -> None:
+    host = ConsumerHost(t=4)
+    a, b = Consumer(host, "a", "t", instance="one"), Consumer(host, "b", "t", instance="two")
+    settle(a, b)
+    a.leave(for_a_while=True)
+    for _ in range(6):
+        host.wait(SESSION_MS / 5)
+        b.step()
+    assert b.reads == all_of("t", 4)
+    assert set(host.group().instances) == {"two"}
+
+
+def test_an_instance_id_in_use_is_not_given_to_another() -> None:
+    host = ConsumerHost(t=1)
+    a = Consumer(host, "a", "t", instance="one")
+    settle(a)
+    assert Consumer(host, "b", "t", instance="one").step() == UNRELEASED_INSTANCE
+    assert a.step() == 0
+    a.leave()
+    assert Consumer(host, "b", "t", instance="one").step() == 0
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"group_id": ""}, 42),
+        ({"member_id": ""}, 42),
+        ({"instance_id": ""}, 42),
+        ({"rack_id": ""}, 42),
+        ({"member_epoch": -3}, 42),
+        ({"member_epoch": -2}, 42),
+        ({"rebalance_timeout_ms": -1}, 42),
+        ({"topic_partitions": None}, 42),
+        ({"subscribed_topic_names": None}, 42),
+        ({"server_assignor": "mine"}, 112),
+        ({"member_epoch": 3}, 69),
+        ({"member_epoch": -1}, 69),
+    ],
+)
+def test_requests_that_are_refused(fields: dict[str, object], code: int) -> None:
+    host = ConsumerHost(t=1)
+    request = ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id="m",
+        member_epoch=0,
+        rebalance_timeout_ms=1000,
+        subscribed_topic_names=["t"],
+        topic_partitions=[],
+    )
+    for name, value in fields.items():
+        setattr(request, name, value)
+    assert host.beat(request).error_code == code
+    assert not host.shard.consumer.groups
+    assert not host.log
+
+
+def test_version_0_is_given_a_member_id() -> None:
+    host = ConsumerHost(t=1)
+    request = ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id="",
+        member_epoch=0,
+        rebalance_timeout_ms=1000,
+        subscribed_topic_names=["t"],
+        topic_partitions=[],
+    )
+    answer = host.beat(request, version=0)
+    assert answer.member_id in host.group().members
+
+
+def test_a_group_is_no_larger_than_it_may_be() -> None:
+    host = ConsumerHost({"group.consumer.max.size": "1"}, t=1)
+    a = Consumer(host, "a", "t")
+    settle(a)
+    assert Consumer(host, "b", "t").step() == 81
+    assert a.step() == 0
+    a.leave()
+    assert Consumer(host, "b", "t").step() == 0
+
+
+def test_the_protocol_can_be_switched_off() -> None:
+    host = ConsumerHost({"group.coordinator.rebalance.protocols": "classic"}, t=1)
+    assert Consumer(host, "a", "t").step() == 35
+
+
+# How often groups are assigned
+
+
+def test_assignments_keep_their_distance() -> None:
+    host = ConsumerHost({"group.consumer.assignment.interval.ms": "1000"}, t=4)
+    a, b = Consumer(host, "a", "t"), Consumer(host, "b", "t")
+    a.step()
+    host.wait(200)
+    b.step()
+    assert (b.epoch, host.group().state) == (1, ConsumerState.ASSIGNING)
+    host.wait(800)
+    settle(a, b)
+    assert len(a.reads) == len(b.reads) == 2
+
+
+# What survives
+
+
+def test_a_group_comes_back_from_the_log() -> None:
+    host = ConsumerHost(t=4)
+    a, b = Consumer(host, "a", "t"), Consumer(host, "b", "t", instance="two")
+    settle(a, b)
+    host.reload(NotCoordinator())
+    assert host.group().state is ConsumerState.STABLE
+    before = a.reads, b.reads
+    settle(a, b)
+    assert (a.reads, b.reads) == before
+    # and its members are missed as before
+    host.wait(SESSION_MS)
+    assert host.group().is_empty
+
+
+def test_topics_that_changed_while_nobody_looked() -> None:
+    host = ConsumerHost(t=2)
+    a = Consumer(host, "a", "t")
+    settle(a)
+    host.topics.put("t", 4)
+    host.reload(NotCoordinator())
+    settle(a)
+    assert a.reads == all_of("t", 4)
+
+
+def test_nothing_changes_when_the_log_refuses() -> None:
+    host = ConsumerHost(t=2)
+    a, b = Consumer(host, "a", "t"), Consumer(host, "b", "t")
+    settle(a)
+    host.refuses = NotCoordinator()
+    assert b.beat() == 16
+    assert a.leave() == 16
+    host.refuses = None
+    assert list(host.group().members) == ["a"]
+    # a did not get away, and is missed in the end
+    host.wait(SESSION_MS)
+    assert host.group().is_empty
