@@ -8,6 +8,7 @@ from millstream.broker.internal_log import PartitionLog
 from millstream.cluster.metadata import Topic
 from millstream.cluster.partition import Partition
 from millstream.controller.topics import NewTopic
+from millstream.coordinator.groups.shard import GroupShard
 from millstream.coordinator.runtime import Runtime
 from millstream.errors import CoordinatorNotAvailable, TopicAlreadyExists
 
@@ -71,6 +72,13 @@ class Coordinators:
         if found is None:
             raise CoordinatorNotAvailable
         return (java_hash(key) & 0x7FFFFFFF) % len(found.partitions)
+
+    def group_shard(self, group_id: str) -> GroupShard | None:
+        """The shard that looks after a group, if it is in service here."""
+        try:
+            return self._broker.groups.shard(self.partition_of(GROUPS_TOPIC, group_id))
+        except CoordinatorNotAvailable:
+            return None
 
     async def topic(self, name: str) -> Topic:
         """An internal topic, made if it does not exist yet."""

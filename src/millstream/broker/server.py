@@ -16,6 +16,7 @@ from millstream.broker.background import Background
 from millstream.broker.cleaner import Cleaner
 from millstream.broker.coordinators import GROUPS_TOPIC, TRANSACTIONS_TOPIC, Coordinators
 from millstream.broker.fetch_session import FetchSessions
+from millstream.broker.group_nodes import SHOW_GROUPS_MS, GroupNodes
 from millstream.broker.group_topics import GroupTopics
 from millstream.broker.housekeeping import Housekeeping
 from millstream.broker.metrics_endpoint import MetricsEndpoint
@@ -92,9 +93,15 @@ class Broker:
         self.coordinators = Coordinators(self)
         settings = GroupSettings(config)
         self.group_topics = GroupTopics(self)
+        self.group_nodes = GroupNodes(
+            self.registry, self.clock, self.group_topics, self.coordinators.group_shard
+        )
         self.groups: Runtime[GroupShard] = Runtime(
             GROUPS_TOPIC,
-            lambda _, timers: GroupShard(settings, self.clock, self.random, timers, topics=self.group_topics),
+            lambda _, timers: GroupShard(
+                settings, self.clock, self.random, timers, self.group_nodes, self.group_topics
+            ),
+            config["offsets.commit.timeout.ms"],
         )
         self.coordinators.add(GROUPS_TOPIC, self.groups)
         self.transaction_admission = TransactionAdmission(self)
@@ -179,6 +186,7 @@ class Broker:
         for opened in self.listeners.values():
             opened.open()
         Housekeeping(self).begin(self.background)
+        self.background.every("showing groups", lambda: SHOW_GROUPS_MS, self.group_nodes.show)
         Cleaner(self).begin(self.background)
         if config["metrics.listener"]:
             await self.metrics_endpoint.start(config["metrics.listener"])

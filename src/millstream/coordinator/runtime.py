@@ -24,6 +24,12 @@ RETRY_MS = 500
 """When the work of a timer is tried again after the log refused its entries."""
 
 
+PIECE_BYTES = 64 * 1024
+"""How large batches are made where the entries need not be in one."""
+
+MAX_RECORD_OVERHEAD = 30
+
+
 @dataclass(slots=True)
 class LoadedBatch:
     """A batch of an internal topic, decoded: entries with their offsets.
@@ -103,12 +109,24 @@ class _Host(Generic[S]):
         """Write a result's entries and replay them: the state moves on only with the log."""
         if not result.entries:
             return
-        next_offset = self.log.append(result.entries, result.producer)
-        offset = next_offset - len(result.entries)
-        for entry in result.entries:
-            self.shard.replay(entry, result.producer, offset)
-            offset += 1
-        self.next_offset = next_offset
+        for entries in (result.entries,) if result.is_atomic else _pieces(result.entries):
+            next_offset = self.log.append(entries, result.producer)
+            offset = next_offset - len(entries)
+            for entry in entries:
+                self.shard.replay(entry, result.producer, offset)
+                offset += 1
+            self.next_offset = next_offset
+
+
+def _pieces(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+    """The entries in parts of which each fits in a batch."""
+    start = size = 0
+    for index, entry in enumerate(entries):
+        size += len(entry.key) + len(entry.value or b"") + MAX_RECORD_OVERHEAD
+        if size > PIECE_BYTES and index > start:
+            yield entries[start:index]
+            start, size = index, 0
+    yield entries[start:]
 
 
 class Runtime(Generic[S]):
@@ -137,6 +155,11 @@ class Runtime(Generic[S]):
     def active(self) -> list[int]:
         """The partitions whose shards are in service."""
         return [index for index, host in self._hosts.items() if host.is_active]
+
+    def shard(self, index: int) -> S | None:
+        """The shard of a partition, if it is in service here."""
+        host = self._hosts.get(index)
+        return host.shard if host is not None and host.is_active else None
 
     def is_active(self, index: int) -> bool:
         host = self._hosts.get(index)

@@ -39,12 +39,14 @@ class Producer(NamedTuple):
 class Result(Generic[T]):
     """What an operation wants: entries to write, all in one batch or none, and what to answer then.
 
-    A Promise as the response is waited for after the entries are committed.
+    A Promise as the response is waited for after the entries are committed. Entries that may be more
+    than fit in one batch, and of which any may be written without the others, are not atomic.
     """
 
     response: T | Promise[T]
     entries: Sequence[Entry] = ()
     producer: Producer | None = None
+    is_atomic: bool = True
 
 
 class Timers(Protocol):

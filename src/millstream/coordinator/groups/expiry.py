@@ -17,11 +17,11 @@ from millstream.coordinator.groups.classic_group import ClassicGroup, State
 from millstream.coordinator.groups.consumer_group import ConsumerGroup
 from millstream.coordinator.groups.offset_format import NO_EXPIRY, Committed, offset_tombstone
 from millstream.coordinator.groups.offsets import Offsets
+from millstream.coordinator.groups.rounds import Rounds
 from millstream.coordinator.groups.settings import Settings
 from millstream.coordinator.shard import Entry, Result, Timers
 
-MAX_LOOKED_AT = 2000
-"""How many offsets are looked at before other work gets its turn."""
+STEP = 2000
 
 TIMER = "expiry"
 
@@ -44,28 +44,18 @@ class Expiry:
         self._timers = timers
         self._clock = clock
         self._settings = settings
-        self._left: list[str] = []
+        self._rounds = Rounds(TIMER, timers, STEP)
 
     def begin(self) -> None:
         """Look after the next interval."""
         self._timers.set(TIMER, self._settings.retention_check_ms, self._start)
 
     def _start(self) -> Result[Any]:
-        self._left = [*self._groups, *(group for group in self._offsets if group not in self._groups)]
-        return self._go_on()
+        groups = [*self._groups, *(group for group in self._offsets if group not in self._groups)]
+        return self._rounds.begin(groups, self._look, self.begin)
 
-    def _go_on(self) -> Result[Any]:
-        entries: list[Entry] = []
-        looked_at = 0
-        while self._left and looked_at < MAX_LOOKED_AT:
-            group_id = self._left.pop()
-            looked_at += 1 + self._offsets.count(group_id)
-            entries += self.expired(group_id)
-        if self._left:
-            self._timers.set(TIMER, 0, self._go_on)
-        else:
-            self.begin()
-        return Result(None, entries)
+    def _look(self, group_id: str) -> tuple[list[Entry], int]:
+        return self.expired(group_id), self._offsets.count(group_id)
 
     def expired(self, group_id: str) -> list[Entry]:
         """What removes the expired offsets of a group, and the group itself if nothing is left of it."""

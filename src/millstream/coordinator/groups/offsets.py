@@ -10,7 +10,7 @@ visible when the transaction is committed, and so counts only if nothing later b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from millstream.coordinator.groups.offset_format import Committed, partition_at, place_of, read_offset
@@ -62,6 +62,15 @@ class Offsets:
             committed = _read(value)
             if committed is not None:
                 yield partition_at(place), committed
+
+    def within(self, group_id: str, topics: Collection[str]) -> Iterator[tuple[TopicPartition, Committed]]:
+        """The positions of a group in some topics."""
+        heads = {place_of(topic, 0)[:-4] for topic in topics}
+        for place, value in self._groups.get(group_id.encode(), {}).items():
+            if place[:-4] in heads:
+                committed = _read(value)
+                if committed is not None:
+                    yield partition_at(place), committed
 
     def partitions(self, group_id: str) -> list[TopicPartition]:
         """The partitions in which a group has a position."""

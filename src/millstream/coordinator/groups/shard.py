@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import ChainMap
+from collections import ChainMap, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from random import Random
 from typing import Any
@@ -16,6 +16,7 @@ from millstream.coordinator.groups.commits import Commits
 from millstream.coordinator.groups.consumer_entries import Matched
 from millstream.coordinator.groups.consumer_group import ConsumerGroup
 from millstream.coordinator.groups.consumer_protocol import ConsumerProtocol
+from millstream.coordinator.groups.deleted_topics import DeletedTopics
 from millstream.coordinator.groups.expiry import Expiry
 from millstream.coordinator.groups.joining import Joined, Joins
 from millstream.coordinator.groups.member import Client
@@ -23,7 +24,6 @@ from millstream.coordinator.groups.membership import Membership
 from millstream.coordinator.groups.offset_format import (
     OFFSET_HEADS,
     check_value,
-    offset_tombstone,
     split_key,
 )
 from millstream.coordinator.groups.offsets import Offsets
@@ -45,6 +45,10 @@ from millstream.protocol.messages import (
 log = logging.getLogger(__name__)
 
 GROUP_TYPE = GroupMetadataKey.types[-1]
+
+MAX_RECENT = 10_000
+"""How many of the last offsets in the log count as changed when it has been loaded: whoever coordinated
+them before may not have come to show them."""
 
 
 class Watcher:
@@ -77,6 +81,7 @@ class GroupShard:
         self.groups: dict[str, ClassicGroup] = {}
         self.offsets = Offsets()
         self._is_live = False
+        self._recent: deque[tuple[bytes, bytes]] = deque(maxlen=MAX_RECENT)
         self._timers = timers
         self._watcher = watcher or Watcher()
         self._rebalances = Rebalances(self.groups, timers, clock, settings, self._watcher.group_changed)
@@ -88,6 +93,7 @@ class GroupShard:
             self.consumer.groups,  # type: ignore[arg-type]
             self.groups,  # type: ignore[arg-type]
         )
+        self._deleted_topics = DeletedTopics(self.offsets, timers, clock)
         self._expiry = Expiry(every_group, self.find, self.offsets, timers, clock, settings)
 
     # Looking
@@ -163,18 +169,11 @@ class GroupShard:
             entries.append(entry(GroupMetadataKey(group=group_id), None))
         else:
             self.groups.pop(group_id, None)
-        return Result(None, entries)
+        return Result(None, entries, is_atomic=False)
 
-    def delete_topics(self, topics: Iterable[str]) -> Result[None]:
-        """Topics are gone, and with them every group's positions in them."""
-        gone = frozenset(topics)
-        entries = [
-            offset_tombstone(group_id, partition)
-            for group_id in self.offsets
-            for partition in self.offsets.partitions(group_id)
-            if partition.topic in gone
-        ]
-        return Result(None, entries)
+    def delete_topics(self, topics: Iterable[str]) -> Result[Any]:
+        """Topics are gone: so will be, step by step, every group's positions in them."""
+        return self._deleted_topics.remove(topics)
 
     # Replaying
 
@@ -199,6 +198,8 @@ class GroupShard:
                 self.offsets.put(group, place, value)
             if self._is_live:
                 self._watcher.offset_changed(group, place)
+            else:
+                self._recent.append((group, place))
             return
         number = number_of(key)
         if number == GROUP_TYPE:
@@ -247,11 +248,13 @@ class GroupShard:
     # Beginning and ending
 
     def loaded(self) -> None:
-        for group in list(self.groups.values()):
-            group.load()
-            self._watcher.group_changed(group.group_id)
-        for group_id in self.consumer.groups:
+        for classic in list(self.groups.values()):
+            classic.load()
+        for group_id in (*self.groups, *self.consumer.groups):
             self._watcher.group_changed(group_id)
+        for group, place in self._recent:
+            self._watcher.offset_changed(group, place)
+        self._recent.clear()
         if self.consumer.regexes:
             self.consumer.topics.match_again()
         self._is_live = True
@@ -272,6 +275,8 @@ class GroupShard:
                 for promise in (member.joining, member.syncing):
                     if promise is not None:
                         promise.break_(error)
+        for group_id in (*self.groups, *self.consumer.groups):
+            self._watcher.group_changed(group_id)
 
 
 Make = Callable[[int, Timers], GroupShard]
