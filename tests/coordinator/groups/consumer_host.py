@@ -13,9 +13,10 @@ from millstream.coordinator.groups.consumer_entries import Matched
 from millstream.coordinator.groups.consumer_group import ConsumerGroup
 from millstream.coordinator.groups.consumer_member import LEAVING, LEAVING_FOR_A_WHILE
 from millstream.coordinator.groups.member import Client
+from millstream.coordinator.groups.migration import assignment_bytes
 from millstream.coordinator.groups.settings import Settings
 from millstream.coordinator.groups.shard import GroupShard
-from millstream.coordinator.groups.subscription import read_assignment
+from millstream.coordinator.groups.subscription import read_assignment, read_subscription
 from millstream.coordinator.groups.topics import KnownTopic
 from millstream.coordinator.promise import Promise
 from millstream.errors import KafkaError
@@ -248,7 +249,6 @@ class ClassicConsumer:
         self.last_heard_ms = host.clock.elapsed_ms
         self.joining: Promise | None = None
         self.syncing: Promise | None = None
-        self.members: list[str] = []
 
     def subscription(self) -> bytes:
         by_topic: dict[str, list[int]] = {}
@@ -280,8 +280,8 @@ class ClassicConsumer:
             promise = self.host.join(self.group, self.member_id, **options)
         self.joining = promise
 
-    def joined(self, assignments: Mapping[str, bytes] | None = None) -> int:
-        """Take the answer to a join that is answered, and ask for the assignment."""
+    def joined(self) -> int:
+        """Take the answer to a join that is answered, and ask for the assignment, or bring it if it leads."""
         assert self.joining is not None
         answer = self.joining.result()
         self.joining = None
@@ -289,11 +289,41 @@ class ClassicConsumer:
             return self.refused(answer.error_code)
         self.last_heard_ms = self.host.clock.elapsed_ms
         self.member_id, self.generation = answer.member_id, answer.generation_id
-        self.members = [member.member_id for member in answer.members]
+        assignments = self.assign({member.member_id: member.metadata for member in answer.members})
         self.syncing = self.host.sync(
             self.group, self.member_id, self.generation, assignments, instance=self.instance
         )
         return 0
+
+    def assign(self, members: Mapping[str, bytes]) -> dict[str, bytes]:
+        """What a leader does: deal each topic out in turn. What another one still reads waits for the
+        next round, in which that one has given it up."""
+        subscriptions = {member_id: read_subscription(data) for member_id, data in members.items()}
+        owners = {
+            (topic.topic, number): member_id
+            for member_id, subscription in subscriptions.items()
+            for topic in subscription.owned_partitions
+            for number in topic.partitions
+        }
+        dealt: dict[str, dict[UUID, set[int]]] = {member_id: {} for member_id in members}
+        for topic in self.host.topics.known.values():
+            readers = sorted(
+                member_id
+                for member_id, subscription in subscriptions.items()
+                if topic.name in subscription.topics
+            )
+            for number in range(topic.partition_count if readers else 0):
+                member_id = readers[number % len(readers)]
+                if owners.get((topic.name, number), member_id) == member_id:
+                    dealt[member_id].setdefault(topic.topic_id, set()).add(number)
+        return {
+            member_id: assignment_bytes(
+                {topic_id: frozenset(numbers) for topic_id, numbers in topics.items()},
+                [("", members[member_id])],
+                self.host.topics,
+            )
+            for member_id, topics in dealt.items()
+        }
 
     def synced(self) -> int:
         """Take the assignment; one that had to give something up joins again."""
@@ -335,6 +365,7 @@ class ClassicConsumer:
 
     def step(self) -> None:
         """Go on, whatever it is at."""
+        self.host.run_timers()
         if self.joining is not None:
             if self.joining.is_done:
                 self.joined()

@@ -65,7 +65,11 @@ def _refusal(group: ClassicGroup, reason: str) -> GroupIdNotFound:
 
 
 def _upgraded_members(group: ClassicGroup, topics: Topics) -> list[ConsumerMember]:
-    """The members as they were assigned last. No partition is held twice, whatever their leader wrote."""
+    """The members with what they may be reading: what they were assigned last, and what they owned when
+    they joined, for one that has not asked for its assignment yet still reads that.
+
+    No partition is held twice, whatever their leader wrote.
+    """
     taken: set[tuple[UUID, int]] = set()
     members = []
     for member in group.members.values():
@@ -74,11 +78,11 @@ def _upgraded_members(group: ClassicGroup, topics: Topics) -> list[ConsumerMembe
         assignment = read_assignment(member.assignment)
         if assignment.user_data:
             raise ProtocolError("an assignor of its own keeps data in the assignment")
-        for assigned in assignment.assigned_partitions:
-            topic = topics.by_name(assigned.topic)
+        for read in (*assignment.assigned_partitions, *subscription.owned_partitions):
+            topic = topics.by_name(read.topic)
             if topic is None:
                 continue
-            for number in assigned.partitions:
+            for number in read.partitions:
                 if 0 <= number < topic.partition_count and (topic.topic_id, number) not in taken:
                     taken.add((topic.topic_id, number))
                     held.setdefault(topic.topic_id, {})[number] = group.generation
