@@ -1,7 +1,8 @@
 """A topic that is made, written, read and deleted over and over, under one name.
 
 Each time it must be empty at first: no record of an earlier topic of that name may come back, whatever
-crash or power loss fell between the deletion and the removal of its files.
+crash or power loss fell between the deletion and the removal of its files. All is asked for by topic id
+(KIP-516), so that a request that comes late does nothing to a later topic.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
-from millstream.errors import TopicAlreadyExists, UnknownTopicOrPartition, error_for
+from millstream.errors import TopicAlreadyExists, UnknownTopicId, error_for
+from millstream.model import NO_UUID
 from millstream.protocol.batch import decode_records, encode_batch
 from millstream.protocol.messages import DeleteTopicsRequest, FetchRequest, ProduceRequest
 from millstream.protocol.record import Record
@@ -26,11 +28,13 @@ class Churn:
         self.random = random
         self.rounds = 0
         self.is_over = False
+        self._topic_id = NO_UUID
         self._sent: set[bytes] = set()
 
     async def run(self) -> None:
         while not self.is_over:
             await self._create()
+            self._topic_id = await self.client.topic_id()
             self._sent = set()
             for number in range(self.random.randint(0, 5)):
                 await self._produce(f"{self.rounds}-{number}".encode())
@@ -49,11 +53,11 @@ class Churn:
                 self._complain(f"could not be created: {refused}")
 
     async def _delete(self) -> None:
-        name = DeleteTopicsRequest.DeleteTopicState(name=self.client.topic)
+        topic = DeleteTopicsRequest.DeleteTopicState(topic_id=self._topic_id)
         while True:
-            answer = await self.client.until_done(DeleteTopicsRequest(topics=[name], timeout_ms=5000), 6)
+            answer = await self.client.until_done(DeleteTopicsRequest(topics=[topic], timeout_ms=5000), 6)
             code = answer.responses[0].error_code
-            if code in (0, UnknownTopicOrPartition.code):
+            if code in (0, UnknownTopicId.code):  # an attempt whose answer was lost has done it
                 return
             if not error_for(code).retriable:
                 self._complain(f"could not be deleted: {error_for(code).__name__}")
@@ -63,11 +67,11 @@ class Churn:
     async def _produce(self, value: bytes) -> None:
         batch = encode_batch([Record(value=value, timestamp=1_750_000_000_000)])
         partition = ProduceRequest.PartitionProduceData(index=0, records=batch)
-        topic = ProduceRequest.TopicProduceData(name=self.client.topic, partition_data=[partition])
+        topic = ProduceRequest.TopicProduceData(topic_id=self._topic_id, partition_data=[partition])
         self._sent.add(value)
         while True:
             answer = await self.client.until_done(
-                ProduceRequest(acks=-1, timeout_ms=3000, topic_data=[topic]), 9
+                ProduceRequest(acks=-1, timeout_ms=3000, topic_data=[topic]), 13
             )
             code = answer.responses[0].partition_responses[0].error_code
             if not code:
@@ -85,8 +89,10 @@ class Churn:
             partition = FetchRequest.FetchPartition(
                 partition=0, fetch_offset=position, partition_max_bytes=100_000
             )
-            topic = FetchRequest.FetchTopic(topic=self.client.topic, partitions=[partition])
-            answer = await self.client.until_done(FetchRequest(max_wait_ms=100, topics=[topic]), 12)
+            topic = FetchRequest.FetchTopic(topic_id=self._topic_id, partitions=[partition])
+            answer = await self.client.until_done(
+                FetchRequest(max_wait_ms=100, min_bytes=1, topics=[topic]), 13
+            )
             found = answer.responses[0].partitions[0]
             if found.error_code or not found.records:
                 await asyncio.sleep(RETRY_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from typing import Any
+from uuid import UUID
 
 from millstream.errors import error_for
 from millstream.protocol.frame import frame_request, read_correlation_id, read_response
@@ -12,6 +13,7 @@ from millstream.protocol.messages import (
     CreateTopicsRequest,
     InitProducerIdRequest,
     ListOffsetsRequest,
+    MetadataRequest,
 )
 from tests.simulation.loop import SimLoop
 
@@ -149,6 +151,14 @@ class Client:
                 _check(code, str(answer.topics[0].error_message))
                 return
             await asyncio.sleep(RETRY_S)
+
+    async def topic_id(self) -> UUID:
+        """The id of the topic that has the name now; it must exist."""
+        asked = MetadataRequest.MetadataRequestTopic(name=self.topic)
+        request = MetadataRequest(topics=[asked], allow_auto_topic_creation=False)
+        found = (await self.until_done(request, 12)).topics[0]
+        _check(found.error_code, f"for the topic {self.topic}")
+        return UUID(int=found.topic_id.int)
 
     async def producer_id(self) -> tuple[int, int]:
         while True:

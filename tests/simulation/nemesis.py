@@ -16,7 +16,10 @@ Fault = Callable[[], Awaitable[None]]
 class Nemesis:
     """Inflicts faults until the time is over, then makes everything good again."""
 
-    def __init__(self, world: World, network: Network, machine: BrokerMachine, clients: list[str]) -> None:
+    def __init__(
+        self, world: World, network: Network, machine: BrokerMachine, clients: list[str], favourite: str = ""
+    ) -> None:
+        """`favourite` is a fault that comes ten times as often as it would."""
         self.world = world
         self.network = network
         self.machine = machine
@@ -26,6 +29,7 @@ class Nemesis:
             self.kill: 2,
             self.kill_inside_a_disk_call: 3,
             self.kill_again_while_recovering: 2,
+            self.kill_before_answers_arrive: 2,
             self.power_loss: 3,
             self.power_loss_soon_after_a_kill: 2,
             self.power_loss_while_recovering: 1,
@@ -40,6 +44,8 @@ class Nemesis:
             self.failing_reads: 1,
             self.clock_jump: 1,
         }
+        if favourite:
+            self._faults[getattr(self, favourite)] *= 10
 
     async def run(self, duration_s: float) -> None:
         random = self._random
@@ -47,7 +53,7 @@ class Nemesis:
         while self.world.now < duration_s:
             await asyncio.sleep(random.uniform(0.2, 5.0))
             (fault,) = random.choices(names, weights)
-            name = fault.__name__.replace("_", " ")  # type: ignore[attr-defined]
+            name = fault.__name__.replace("_", " ")
             self.machine.faults[name] += 1
             self.world.log(f"fault: {name}")
             await fault()
@@ -74,6 +80,16 @@ class Nemesis:
             if self.machine.process is None:
                 return
         self.machine.crash()
+
+    async def kill_before_answers_arrive(self) -> None:
+        """What was written is not known to be, by whoever sent it: it will be sent again."""
+        for client in self._clients:
+            self.network.block(self.machine.host.name, client)
+        await self._wait(0.0, 1.5)
+        self._reset_connections(1.0)
+        self.network.heal()
+        self.machine.crash()
+        await self._wait(0.0, 0.5)
 
     async def kill_again_while_recovering(self) -> None:
         for _ in range(self._random.randint(1, 3)):
@@ -112,10 +128,13 @@ class Nemesis:
     # The network
 
     async def lose_connections(self) -> None:
+        self._reset_connections(0.6)
+
+    def _reset_connections(self, probability: float) -> None:
         process = self.machine.process
         if process is not None:
             for transport in list(process.loop.transports):
-                if self._random.random() < 0.6:
+                if self._random.random() < probability:
                     self.network.reset(transport)
 
     async def partition(self) -> None:

@@ -14,9 +14,11 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
+from tests.simulation.mutations import MUTATIONS, seeds_until_caught
 from tests.simulation.one_broker import DURATION_S, MIN_ACKS, Outcome, simulate
 
 SEEDS = range(int(os.environ.get("MILLSTREAM_SEEDS", "30")))
+MUTATION_SEEDS = 20
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +58,7 @@ def test_together_they_test_everything(outcomes: list[Outcome]) -> None:
         "kill inside a disk call",
         "kill again while recovering",
         "killed while starting",
+        "kill before answers arrive",
         "power loss",
         "power loss soon after a kill",
         "power loss while recovering",
@@ -71,6 +74,18 @@ def test_together_they_test_everything(outcomes: list[Outcome]) -> None:
         "clock jump",
     ):
         assert faults[name] > 0, name
+
+
+@pytest.fixture(scope="module")
+def seeds_needed() -> dict[str, int]:
+    with ProcessPoolExecutor(os.cpu_count()) as executor:
+        needed = executor.map(seeds_until_caught, MUTATIONS, [MUTATION_SEEDS] * len(MUTATIONS))
+        return dict(zip(MUTATIONS, needed, strict=True))
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_broken_broker_is_caught(mutation: str, seeds_needed: dict[str, int]) -> None:
+    assert seeds_needed[mutation] <= MUTATION_SEEDS
 
 
 def test_equal_seed_equal_trace() -> None:
