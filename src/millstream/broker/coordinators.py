@@ -53,8 +53,10 @@ class Coordinators:
     def lead(self, partition: Partition) -> None:
         runtime = self._runtimes.get(partition.name.topic)
         if runtime is not None:
-            load_bytes = self._broker.config[_LOAD_KEYS[partition.name.topic]]
-            runtime.lead(partition.name.partition, PartitionLog(partition, self._broker.clock, load_bytes))
+            config, topic = self._broker.config, partition.name.topic
+            codec = config["offsets.topic.compression.codec"] if topic == GROUPS_TOPIC else 0
+            internal = PartitionLog(partition, self._broker.clock, config[_LOAD_KEYS[topic]], codec)
+            runtime.lead(partition.name.partition, internal)
 
     def resign(self, partition: Partition) -> None:
         runtime = self._runtimes.get(partition.name.topic)

@@ -18,7 +18,7 @@ from millstream.errors import (
     NotLeaderOrFollower,
     UnknownTopicOrPartition,
 )
-from millstream.protocol.batch import BatchHeader, decode_marker, decode_records, encode_batch
+from millstream.protocol.batch import BatchHeader, Codec, decode_marker, decode_records, encode_batch
 from millstream.protocol.fetched import MAX_DECOMPRESSED_BYTES, payload_of, whole_batches
 from millstream.protocol.header import CONTROL, GOOD, TRANSACTIONAL
 from millstream.protocol.kernel import append_records
@@ -31,10 +31,11 @@ MAX_LOAD_BYTES = 512 * 1024
 class PartitionLog:
     """Writes entries as record batches and reads them back."""
 
-    def __init__(self, partition: Partition, clock: Clock, load_bytes: int) -> None:
-        """`load_bytes` is how much is read at a time while loading."""
+    def __init__(self, partition: Partition, clock: Clock, load_bytes: int, codec: int = Codec.NONE) -> None:
+        """`load_bytes` is how much is read at a time while loading; entries are compressed with `codec`."""
         self.partition = partition
         self._clock = clock
+        self._codec = codec
         self._load_bytes = min(load_bytes, MAX_LOAD_BYTES)
 
     @property
@@ -45,10 +46,11 @@ class PartitionLog:
         now_ms = self._clock.now_ms()
         records = [Record(entry.value, entry.key, (), now_ms) for entry in entries]
         if producer is None:
-            batch = encode_batch(records)
+            batch = encode_batch(records, codec=self._codec)
         else:
             batch = encode_batch(
                 records,
+                codec=self._codec,
                 producer_id=producer.producer_id,
                 producer_epoch=producer.epoch,
                 is_transactional=True,

@@ -16,6 +16,7 @@ from millstream.broker.background import Background
 from millstream.broker.cleaner import Cleaner
 from millstream.broker.coordinators import GROUPS_TOPIC, TRANSACTIONS_TOPIC, Coordinators
 from millstream.broker.fetch_session import FetchSessions
+from millstream.broker.group_metrics import GroupMetrics
 from millstream.broker.group_nodes import SHOW_GROUPS_MS, GroupNodes
 from millstream.broker.group_topics import GroupTopics
 from millstream.broker.housekeeping import Housekeeping
@@ -104,6 +105,7 @@ class Broker:
             config["offsets.commit.timeout.ms"],
         )
         self.coordinators.add(GROUPS_TOPIC, self.groups)
+        GroupMetrics(self)
         self.transaction_admission = TransactionAdmission(self)
         self.transaction_markers = TransactionMarkers(self)
         self.transactions: Runtime[TransactionShard] = Runtime(TRANSACTIONS_TOPIC, self._transaction_shard)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from millstream.config.checks import ListOf, OneOf, at_least
+from millstream.config.checks import ListOf, OneOf, at_least, between
 from millstream.config.keys import MAX_INT, ConfigKey
 
 NOT_YET = "consumer groups are not served yet"
+AT_ONCE = "what the group coordinator decides is written at once"
 NO_THREADS = "coordinators run on the broker's event loop"
 
 GROUP_KEYS = (
@@ -112,7 +113,7 @@ GROUP_KEYS = (
         "How long the group coordinator collects records before it writes them; -1 collects while a write is"
         " under way.",
         at_least(-1),
-        idle=NOT_YET,
+        idle=AT_ONCE,
     ),
     ConfigKey(
         "group.coordinator.background.threads",
@@ -129,7 +130,7 @@ GROUP_KEYS = (
         "The largest buffer that the group coordinator keeps for its next write.",
         at_least(512 * 1024),
         "cluster-wide",
-        idle=NOT_YET,
+        idle=AT_ONCE,
     ),
     ConfigKey(
         "group.coordinator.rebalance.protocols",
@@ -153,14 +154,12 @@ GROUP_KEYS = (
         3000,
         "How long a new group waits for more members before its first assignment.",
         at_least(0),
-        idle=NOT_YET,
     ),
     ConfigKey(
         "group.max.session.timeout.ms",
         "int",
         1_800_000,
         "The largest session time-out that a member of a classic group may ask for.",
-        idle=NOT_YET,
     ),
     ConfigKey(
         "group.max.size",
@@ -168,21 +167,18 @@ GROUP_KEYS = (
         MAX_INT,
         "How many members a classic group may have.",
         at_least(1),
-        idle=NOT_YET,
     ),
     ConfigKey(
         "group.min.session.timeout.ms",
         "int",
         6000,
         "The smallest session time-out that a member of a classic group may ask for.",
-        idle=NOT_YET,
     ),
     ConfigKey(
         "offset.metadata.max.bytes",
         "int",
         4096,
         "The longest note that may be committed with an offset.",
-        idle=NOT_YET,
     ),
     ConfigKey(
         "offsets.commit.timeout.ms",
@@ -190,7 +186,6 @@ GROUP_KEYS = (
         5000,
         "How long a commit waits for all in-sync replicas.",
         at_least(1),
-        idle=NOT_YET,
     ),
     ConfigKey(
         "offsets.load.buffer.size",
@@ -198,7 +193,6 @@ GROUP_KEYS = (
         5 * 1024 * 1024,
         "How many bytes are read at a time when committed offsets are loaded.",
         at_least(1),
-        idle=NOT_YET,
     ),
     ConfigKey(
         "offsets.retention.check.interval.ms",
@@ -206,7 +200,6 @@ GROUP_KEYS = (
         600_000,
         "How often expired offsets are looked for.",
         at_least(1),
-        idle=NOT_YET,
     ),
     ConfigKey(
         "offsets.retention.minutes",
@@ -214,14 +207,13 @@ GROUP_KEYS = (
         10_080,
         "How long the offsets of a group without members are kept.",
         at_least(1),
-        idle=NOT_YET,
     ),
     ConfigKey(
         "offsets.topic.compression.codec",
         "int",
         0,
-        "The codec of the records in __consumer_offsets, by its number.",
-        idle=NOT_YET,
+        "The codec of the records in __consumer_offsets: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
+        between(0, 4),
     ),
     ConfigKey(
         "offsets.topic.num.partitions",
@@ -229,7 +221,6 @@ GROUP_KEYS = (
         50,
         "How many partitions __consumer_offsets is created with.",
         at_least(1),
-        idle=NOT_YET,
     ),
     ConfigKey(
         "offsets.topic.replication.factor",
@@ -238,7 +229,6 @@ GROUP_KEYS = (
         "How many replicas __consumer_offsets is created with; as many as there are brokers if they are"
         " fewer.",
         at_least(1),
-        idle=NOT_YET,
     ),
     ConfigKey(
         "offsets.topic.segment.bytes",
@@ -246,6 +236,5 @@ GROUP_KEYS = (
         100 * 1024 * 1024,
         "The segment size of __consumer_offsets.",
         at_least(1),
-        idle=NOT_YET,
     ),
 )

@@ -44,11 +44,12 @@ class Offsets:
 
     def __iter__(self) -> Iterator[str]:
         """The groups that have offsets."""
-        for group in self._groups:
-            yield group.decode("utf-8", "replace")
-        for group in self._unstable:
-            if group not in self._groups:
-                yield group.decode("utf-8", "replace")
+        return iter(self.groups())
+
+    def groups(self) -> list[str]:
+        """The groups that have offsets; may be called from any thread, and so may `of`."""
+        groups = dict.fromkeys((*list(self._groups), *list(self._unstable)))
+        return [group.decode("utf-8", "replace") for group in groups]
 
     def get(self, group_id: str, partition: TopicPartition) -> Committed | None:
         """A group's position in a partition."""
@@ -58,7 +59,7 @@ class Offsets:
 
     def of(self, group_id: str) -> Iterator[tuple[TopicPartition, Committed]]:
         """All positions of a group."""
-        for place, value in self._groups.get(group_id.encode(), {}).items():
+        for place, value in list(self._groups.get(group_id.encode(), {}).items()):
             committed = _read(value)
             if committed is not None:
                 yield partition_at(place), committed

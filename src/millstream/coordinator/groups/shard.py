@@ -107,11 +107,14 @@ class GroupShard:
 
     def __iter__(self) -> Iterator[ClassicGroup | ConsumerGroup]:
         """All groups."""
-        yield from self.consumer.groups.values()
-        yield from (group for group in self.groups.values() if group.group_id not in self.consumer.groups)
-        for group_id in self.offsets:
-            if group_id not in self.groups and group_id not in self.consumer.groups:
-                yield ClassicGroup(group_id)
+        return iter(self.snapshot())
+
+    def snapshot(self) -> list[ClassicGroup | ConsumerGroup]:
+        """All groups; may be called from any thread."""
+        found: dict[str, ClassicGroup | ConsumerGroup] = dict(list(self.groups.items()))
+        found.update(list(self.consumer.groups.items()))
+        simple = (group_id for group_id in self.offsets.groups() if group_id not in found)
+        return [*found.values(), *map(ClassicGroup, simple)]
 
     # Members of the classic protocol, whichever group they are in
 
