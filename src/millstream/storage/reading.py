@@ -26,6 +26,7 @@ _BASE: Final = Struct(">q")
 _LENGTH_END: Final = 12
 _DELTA_AT: Final = 23
 _LEAST_READ: Final = 4096
+_NO_LIMIT: Final = 1 << 63
 
 
 class Slice(NamedTuple):
@@ -79,6 +80,8 @@ def locate(
         if position >= size:
             following = segments.after(segment)
             if following is None:
+                if passed is not None:
+                    _check_passed(passed, nowait=nowait)
                 return None
             segment, position, indexed_last = following, 0, -1
             least_offset = max(least_offset, segment.base_offset)
@@ -93,12 +96,13 @@ def locate(
                     return locate(segments, offset, want_bytes, use_index=False, nowait=nowait)
                 indexed_last, least_offset = -1, base
             following_at = start + length + _LENGTH_END
-            if least_offset <= base and last < offset:
+            if least_offset <= base <= last < offset:
                 least_offset = last + 1
                 passed = (segment, position + start, length + _LENGTH_END)
             elif not _is_passed(data, start, following_at, least_offset, offset):
-                if base < least_offset:
-                    raise corrupt(segment, position + start, f"offset {base} comes after {least_offset - 1}")
+                if base < least_offset or last < base:
+                    what = f"offsets {base} to {last} come after {least_offset - 1}"
+                    raise corrupt(segment, position + start, what)
                 if base > offset and passed is not None:
                     _check_passed(passed, nowait=nowait)
                 return Located(segment, size, position, data, start, least_offset)
@@ -148,10 +152,11 @@ def read_slice(
     if not scan.batches:
         raise corrupt(segment, position + start, scan.reason)
     stop, first_offset, next_offset = scan.position, scan.first_offset, scan.last_offset + 1
-    if next_offset > limit:
+    is_beyond = first_offset >= limit
+    if is_beyond:
+        stop, next_offset = _cut(data, start, start + 1, _NO_LIMIT)  # is it, or does it only say so?
+    elif next_offset > limit:
         stop, next_offset = _cut(data, start, stop, limit)
-        if stop == start:
-            return Slice(memoryview(b""), offset, offset)
     upper = _least_offset_after(segments, segment, size, position, data, stop, end_offset, nowait=nowait)
     if next_offset > upper:
         last_at, expected = _last_batch(data, start, stop, least_offset)
@@ -159,6 +164,8 @@ def read_slice(
             stop, next_offset = last_at, expected
             if stop == start:
                 raise corrupt(segment, position + start, f"its offsets reach beyond {upper}, which follows")
+    if is_beyond:
+        return Slice(memoryview(b""), offset, offset)
     if epochs.latest != UNKNOWN_EPOCH:
         bad = _find_other_epoch(data, start, stop, epochs)
         if bad >= 0:
@@ -249,7 +256,7 @@ def _find_other_epoch(data: memoryview, start: int, stop: int, epochs: Epochs) -
         base, length, epoch = unpack(data, start)
         if base >= until:
             known, until = epochs.run_of(base + _DELTA.unpack_from(data, start + _DELTA_AT)[0])
-        if epoch != known and known != UNKNOWN_EPOCH:
+        if epoch != known and (known != UNKNOWN_EPOCH or epoch < UNKNOWN_EPOCH):
             return start
         start += length + _LENGTH_END
     return -1

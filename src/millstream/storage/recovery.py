@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
+from crc32c import crc32c
+
 from millstream.protocol.batch import HEADER_SIZE, BatchHeader, Scan, read_header, scan_batches
 from millstream.protocol.header import GOOD, TRUNCATED
 from millstream.storage.epochs import UNKNOWN_EPOCH, Epochs
@@ -28,6 +30,7 @@ _LENGTH: Final = Struct(">i")
 _LENGTH_AT: Final = 8
 _LENGTH_END: Final = 12
 _MAGIC_AT: Final = 16
+_CRC_END: Final = 21
 _OFFSET: Final = Struct(">q")
 _SMALL_BYTES: Final = 1 << 16
 _SEARCH_BYTES: Final = 16 << 20
@@ -176,7 +179,9 @@ def _is_torn(segment: Segment, position: int, next_offset: int) -> bool:
     if size < HEADER_SIZE or not any(data):
         return True
     header = read_header(data)
-    return header.magic == 2 and header.base_offset == next_offset and header.size > size
+    if header.magic != 2 or header.base_offset != next_offset or header.size <= size:
+        return False
+    return int(crc32c(data[_CRC_END:])) != header.crc  # else it is all there, and its length is wrong
 
 
 def _find_good_batch(segment: Segment, position: int, next_offset: int, indexed: list[int]) -> int:
