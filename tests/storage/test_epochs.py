@@ -77,12 +77,20 @@ def test_truncation_at_both_ends() -> None:
     assert list(epochs.entries) == [(4, 200_000)]
 
 
-def test_recovery_sees_through_a_damaged_epoch() -> None:
+@pytest.mark.parametrize(
+    ("found", "believed"),
+    [
+        ([1, 1, 99, 1, 2, -7, 2], [(1, 0), (2, 4)]),
+        ([1, 1, 99, 1], [(1, 0)]),
+        ([99, 1, 1], [(1, 0)]),
+        ([3, 2, 3, 3], [(3, 0)]),
+        ([3, 3, 2], [(3, 0)]),
+        ([1, 99, 2, 2], [(1, 0), (2, 1)]),
+        ([1, 2, 3, 3, 5], [(1, 0), (2, 1), (3, 2), (5, 4)]),
+    ],
+)
+def test_recovery_sees_through_a_damaged_epoch(found: list[int], believed: list[tuple[int, int]]) -> None:
     epochs = Epochs()
-    for epoch, offset in ((1, 0), (1, 1), (99, 2), (1, 3), (2, 4), (-7, 5), (2, 6)):
+    for offset, epoch in enumerate(found):
         epochs.observe(epoch, offset)
-    assert epochs.entries == ((1, 0), (2, 4))
-    epochs = Epochs()
-    for epoch, offset in ((99, 0), (1, 1)):
-        epochs.observe(epoch, offset)
-    assert epochs.entries == ((1, 0),)
+    assert list(epochs.entries) == believed

@@ -23,10 +23,12 @@ _START = itemgetter(1)
 class Epochs:
     """Epoch → first offset. One thread changes it; `entries` is replaced, never changed: others may read."""
 
-    __slots__ = ("entries", "is_changed", "latest")
+    __slots__ = ("_doubted", "_observed", "entries", "is_changed", "latest")
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
         self.is_changed = False
+        self._observed = 0
+        self._doubted = UNKNOWN_EPOCH
         self._set(tuple(entries))
 
     @classmethod
@@ -52,15 +54,27 @@ class Epochs:
     def observe(self, epoch: int, offset: int) -> None:
         """Take the epoch of a batch that recovery found at `offset`, in offset order.
 
-        Epochs never fall along a log: a higher one before was a damaged batch's, and this one holds
-        from there on.
+        Epochs never fall along a log. Where one does, a batch is damaged: the one before, if it stands
+        alone between batches of this epoch, or if the next is of this epoch, too; else this one.
         """
-        if epoch != self.latest and epoch > UNKNOWN_EPOCH:
-            kept = tuple(entry for entry in self.entries if entry[0] <= epoch)
-            if len(kept) < len(self.entries):
-                offset = self.entries[len(kept)][1]
-                self._set(kept)
+        if epoch == self.latest:
+            self._observed += 1
+            self._doubted = UNKNOWN_EPOCH
+        elif epoch > self.latest:
             self.assign(epoch, offset)
+            self._observed = 1
+            self._doubted = UNKNOWN_EPOCH
+        elif epoch > UNKNOWN_EPOCH:
+            stands_alone = self._observed == 1 and len(self.entries) > 1 and self.entries[-2][0] == epoch
+            if stands_alone or epoch == self._doubted:
+                kept = tuple(entry for entry in self.entries if entry[0] <= epoch)
+                start_offset = self.entries[len(kept)][1]
+                self._set(kept)
+                self.assign(epoch, start_offset)
+                self._observed = 2
+                self._doubted = UNKNOWN_EPOCH
+            else:
+                self._doubted = epoch
 
     def start_offset_of(self, epoch: int) -> int:
         """The first offset of an epoch, -1 if the log has no entry for it."""
