@@ -1,0 +1,137 @@
+"""A changed byte in a segment is found and reported, and never served as good data."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from millstream.errors import KafkaError
+from tests.crash.folders import PARTITION, SEGMENT, append, batch_kinds, copied, opened_log
+from tests.crash.test_truncation import boundaries
+from tests.processes import BrokerProcess
+from tests.wire import Wire, batches, create_topic, fetch, values
+from tests.wire import append as produce
+
+KAFKA_STORAGE_ERROR = 56
+CHANGES = (0x01, 0x80, 0xFF)
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of five batches, stopped cleanly: what is in it was durable and is not up for recovery."""
+    data = tmp_path_factory.mktemp("stopped") / "data"
+    data.mkdir()
+    with opened_log(data, is_clean=True) as log:
+        for batch in batch_kinds():
+            append(log, batch)
+    return data
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_every_byte_of_a_segment(stopped: Path, tmp_path: Path, change: int) -> None:
+    """Read from the start and from each offset, what is given out is what was written, or nothing."""
+    data = copied(stopped, tmp_path / "data")
+    segment = data / str(PARTITION) / SEGMENT
+    whole = segment.read_bytes()
+    edges = boundaries(whole)
+    wrong: list[int] = []
+    with opened_log(data) as log, segment.open("r+b", buffering=0) as file:
+        end = log.end_offset
+        for position in range(len(whole)):
+            file.seek(position)
+            file.write(bytes([whole[position] ^ change]))
+            good = {
+                whole[start:stop]
+                for start in edges
+                for stop in edges
+                if start < stop and (stop <= position or start > position)
+            }
+            for offset in range(end):
+                try:
+                    piece = bytes(log.read(offset, 1 << 20, limit=end).data)
+                except KafkaError:
+                    continue
+                if piece not in good:
+                    wrong.append(position)
+                    break
+            file.seek(position)
+            file.write(whole[position : position + 1])
+        assert not wrong, f"changed bytes were served, or silently nothing, from positions {wrong}"
+        assert bytes(log.read(0, 1 << 20, limit=end).data) == whole
+
+
+def test_opened_with_a_changed_byte(stopped: Path, tmp_path: Path) -> None:
+    """The same after a start: nothing that was durable is cut off, and the damage is not served."""
+    whole = (stopped / str(PARTITION) / SEGMENT).read_bytes()
+    edges = boundaries(whole)
+    for position in range(0, len(whole), 3):
+        data = copied(stopped, tmp_path / "data")
+        segment = data / str(PARTITION) / SEGMENT
+        changed = bytearray(whole)
+        changed[position] ^= 0x10
+        segment.write_bytes(changed)
+        damaged = max(edge for edge in edges if edge <= position)
+        with opened_log(data) as log:
+            try:
+                piece = bytes(log.read(0, 1 << 20, limit=log.end_offset).data)
+            except KafkaError:
+                piece = b""
+            assert piece == whole[: len(piece)], f"position {position}"
+            assert len(piece) <= damaged, f"position {position}"
+        assert segment.read_bytes() == bytes(changed), f"position {position}: durable bytes were cut off"
+
+
+def test_a_broker_reports_damage_and_serves_the_rest(broker_process: Callable[..., BrokerProcess]) -> None:
+    broker = broker_process().start()
+    with Wire(broker.bootstrap) as wire:
+        create_topic(wire, "hurt")
+        create_topic(wire, "well")
+        for number in range(30):
+            assert produce(wire, "hurt", b"%d" % number * 10, codec=number % 5) == number
+        produce(wire, "well", b"unharmed")
+        segment = broker.partition_folder("hurt") / SEGMENT
+        whole = segment.read_bytes()
+        edges = boundaries(whole)
+        pick = random.Random(3)
+        for position in sorted(pick.sample(range(len(whole)), 60)):
+            with segment.open("r+b", buffering=0) as file:
+                file.seek(position)
+                file.write(bytes([whole[position] ^ 0x20]))
+                damaged = sum(edge <= position for edge in edges) - 1
+                for offset in {0, damaged, max(damaged - 1, 0)}:
+                    answer = fetch(wire, "hurt", offset)
+                    given = batches(answer.records)
+                    good = [whole[edges[n] : edges[n + 1]] for n in range(offset, damaged)]
+                    assert given == good[: len(given)], f"position {position}, offset {offset}"
+                    if not given:
+                        assert answer.error_code == KAFKA_STORAGE_ERROR, (
+                            f"position {position}, offset {offset}"
+                        )
+                assert values(fetch(wire, "well", 0).records) == [b"unharmed"]
+                file.seek(position)
+                file.write(whole[position : position + 1])
+        assert len(batches(fetch(wire, "hurt", 0).records)) == 30
+
+
+def test_damage_found_after_a_clean_stop(broker_process: Callable[..., BrokerProcess]) -> None:
+    broker = broker_process().start()
+    with Wire(broker.bootstrap) as wire:
+        create_topic(wire, "hurt")
+        for number in range(10):
+            produce(wire, "hurt", b"%d" % number)
+    assert broker.stop() == 0
+    segment = broker.partition_folder("hurt") / SEGMENT
+    whole = segment.read_bytes()
+    edges = boundaries(whole)
+    changed = bytearray(whole)
+    changed[edges[4] + 65] ^= 1
+    segment.write_bytes(changed)
+    broker.start()
+    with Wire(broker.bootstrap) as wire:
+        assert values(fetch(wire, "hurt", 0).records) == [b"0", b"1", b"2", b"3"]
+        assert fetch(wire, "hurt", 4).error_code == KAFKA_STORAGE_ERROR
+        assert values(fetch(wire, "hurt", 5).records) == [b"5", b"6", b"7", b"8", b"9"]
+        assert produce(wire, "hurt", b"10") == 10
