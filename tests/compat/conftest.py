@@ -9,11 +9,21 @@ from collections.abc import Iterator
 import pytest
 from bench.apache_kafka import TOOL_JVM, java_command
 
+from tests.conftest import OUTSIDE
+from tests.processes import BrokerProcess
+
 with warnings.catch_warnings():
     # kafka-python reads its schemas through functions that Python 3.11 and 3.12 call deprecated
     warnings.filterwarnings("ignore", r"(open|read)_text is deprecated", DeprecationWarning)
     import kafka
     import kafka.admin
+
+GROUP_OPTIONS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "500",
+    "offsets.topic.num.partitions": "8",
+}
+"""Settings under which tests of groups need not wait long."""
 
 CLIENT_VERSIONS = {"kafka-python": kafka.__version__}
 
@@ -45,3 +55,19 @@ def quick_java(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_TOOL_OPTIONS", quick)
         yield
+
+
+@pytest.fixture(scope="session")
+def group_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess | None]:
+    """One broker for all tests of groups; None when an outside broker is used."""
+    if OUTSIDE:
+        yield None
+        return
+    with BrokerProcess(tmp_path_factory.mktemp("groups") / "data", options=GROUP_OPTIONS) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def group_bootstrap(group_broker: BrokerProcess | None) -> str:
+    """host:port of the broker for tests of groups."""
+    return OUTSIDE if group_broker is None else group_broker.bootstrap
