@@ -44,7 +44,7 @@ class VirtualClock:
 class Written:
     """A record in a partition; how its transaction ended is known once its marker is there."""
 
-    value: object
+    value: tuple[int, int]
     producer: Producer
     is_committed: bool | None = None
 
@@ -57,7 +57,7 @@ class DataPartition:
     records: list[Written] = field(default_factory=list)
     end_offset: int = 0
 
-    def write(self, producer: Producer, sequence: int, value: object) -> None:
+    def write(self, producer: Producer, sequence: int, value: tuple[int, int]) -> None:
         """Append a record of a transaction that was admitted."""
         header = BatchHeader(
             attributes=TRANSACTIONAL,
@@ -101,6 +101,7 @@ class Host:
         self.log: list[Entry] = []
         self.refuses: KafkaError | None = None
         """What appending fails with, while it does."""
+        self.refuses_once = False
         self.prepared: list[str] = []
         self.next_producer_id = 1000
         self._timers: dict[object, tuple[int, int, Callable[[], Result[Any]]]] = {}
@@ -139,7 +140,10 @@ class Host:
 
     def apply(self, result: Result[T]) -> T:
         if result.entries and self.refuses is not None:
-            raise self.refuses
+            error = self.refuses
+            if self.refuses_once:
+                self.refuses = None
+            raise error
         for entry in result.entries:
             self.log.append(entry)
             self.shard.replay(entry, None, len(self.log) - 1)
