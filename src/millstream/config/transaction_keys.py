@@ -5,8 +5,6 @@ from __future__ import annotations
 from millstream.config.checks import at_least
 from millstream.config.keys import ConfigKey
 
-NOT_YET = "transactions are not served yet"
-
 TRANSACTION_KEYS = (
     ConfigKey(
         "add.partitions.to.txn.retry.backoff.max.ms",
@@ -14,7 +12,6 @@ TRANSACTION_KEYS = (
         100,
         "The longest pause before a broker asks again whether a partition is part of a transaction.",
         at_least(0),
-        idle=NOT_YET,
     ),
     ConfigKey(
         "add.partitions.to.txn.retry.backoff.ms",
@@ -22,7 +19,6 @@ TRANSACTION_KEYS = (
         20,
         "The pause before a broker asks again whether a partition is part of a transaction.",
         at_least(1),
-        idle=NOT_YET,
     ),
     ConfigKey(
         "producer.id.expiration.ms",
@@ -46,7 +42,6 @@ TRANSACTION_KEYS = (
         10_000,
         "How often transactions that ran out of time are aborted.",
         at_least(1),
-        idle=NOT_YET,
     ),
     ConfigKey(
         "transaction.max.timeout.ms",
@@ -54,7 +49,6 @@ TRANSACTION_KEYS = (
         900_000,
         "The longest time-out that a producer may ask for its transactions.",
         at_least(1),
-        idle=NOT_YET,
     ),
     ConfigKey(
         "transaction.partition.verification.enable",
@@ -63,7 +57,6 @@ TRANSACTION_KEYS = (
         "Check that a partition is part of the transaction before a batch of it is written.",
         None,
         "cluster-wide",
-        idle=NOT_YET,
     ),
     ConfigKey(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
@@ -71,7 +64,6 @@ TRANSACTION_KEYS = (
         3_600_000,
         "How often transactional ids that expired are removed.",
         at_least(1),
-        idle=NOT_YET,
     ),
     ConfigKey(
         "transaction.state.log.load.buffer.size",
@@ -79,7 +71,7 @@ TRANSACTION_KEYS = (
         5 * 1024 * 1024,
         "How many bytes are read at a time when the state of transactions is loaded.",
         at_least(1),
-        idle=NOT_YET,
+        idle="it is read two megabytes at a time",
     ),
     ConfigKey(
         "transaction.state.log.min.isr",
@@ -87,7 +79,6 @@ TRANSACTION_KEYS = (
         2,
         "The min.insync.replicas of __transaction_state; at most the number of its replicas.",
         at_least(1),
-        idle=NOT_YET,
     ),
     ConfigKey(
         "transaction.state.log.num.partitions",
@@ -95,7 +86,6 @@ TRANSACTION_KEYS = (
         50,
         "How many partitions __transaction_state is created with.",
         at_least(1),
-        idle=NOT_YET,
     ),
     ConfigKey(
         "transaction.state.log.replication.factor",
@@ -104,7 +94,6 @@ TRANSACTION_KEYS = (
         "How many replicas __transaction_state is created with; as many as there are brokers if they are"
         " fewer.",
         at_least(1),
-        idle=NOT_YET,
     ),
     ConfigKey(
         "transaction.state.log.segment.bytes",
@@ -112,14 +101,13 @@ TRANSACTION_KEYS = (
         100 * 1024 * 1024,
         "The segment size of __transaction_state.",
         at_least(1),
-        idle=NOT_YET,
     ),
     ConfigKey(
         "transaction.two.phase.commit.enable",
         "boolean",
         False,
         "Let producers take part in transactions that another system decides.",
-        idle=NOT_YET,
+        idle="transactions that another system decides (KIP-939) are not served",
     ),
     ConfigKey(
         "transactional.id.expiration.ms",
@@ -127,6 +115,5 @@ TRANSACTION_KEYS = (
         604_800_000,
         "How long a transactional id that is not used is remembered.",
         at_least(1),
-        idle=NOT_YET,
     ),
 )
