@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import http.client
+import socket
 from collections.abc import Callable
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from millstream.protocol.messages import ApiVersionsRequest
-from tests.processes import BrokerProcess, free_port
+from tests.processes import BrokerProcess, free_port, until
 from tests.wire import Wire, append, batch, create_topic, fetch, produce
+
+
+def listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    except ConnectionRefusedError:
+        return False
+    return True
 
 
 def scrape(port: int, path: str = "/metrics") -> tuple[int, str]:
@@ -25,6 +34,7 @@ def scrape(port: int, path: str = "/metrics") -> tuple[int, str]:
 def test_what_happened_is_counted(broker_process: Callable[..., BrokerProcess]) -> None:
     port = free_port()
     broker = broker_process(metrics_listener=f"127.0.0.1:{port}").start()
+    until(lambda: listens(port), 10, "the metrics are served")
 
     def sample(name: str, **labels: str) -> float:
         status, text = scrape(port)
@@ -58,10 +68,9 @@ def test_what_happened_is_counted(broker_process: Callable[..., BrokerProcess]) 
 
 
 def test_hostile_scrapers_do_not_hurt(broker_process: Callable[..., BrokerProcess]) -> None:
-    import socket
-
     port = free_port()
     broker = broker_process(metrics_listener=f"127.0.0.1:{port}").start()
+    until(lambda: listens(port), 10, "the metrics are served")
     for noise in (
         b"\x00" * 100_000,
         b"POST /metrics HTTP/1.1\r\n\r\n",
