@@ -208,9 +208,15 @@ class Store:
         return created
 
     def delete(self, partition: TopicPartition) -> None:
-        """Take a log out of service at once; its folder is renamed now and removed later."""
+        """Take a log out of service at once; its folder is renamed now and removed later.
+
+        KafkaStorageError if its log dir has failed: a deletion there would not outlive a power loss, and
+        is to be tried again once the dir can be used.
+        """
         if partition not in self._logs:
             return
+        if self._dir_of[partition].has_failed:
+            raise KafkaStorageError(f"{partition} cannot be deleted: its log dir has failed")
         found = self._remove(partition)
         path = f"{found.dir_path}/{names.retired_folder(partition, self._new_uuid(), names.DELETE_FOLDER)}"
         try:
@@ -231,6 +237,7 @@ class Store:
                     self._disk.fsync_dir(folder.path)
                 except OSError as error:
                     self._dir_failed(folder, error)
+                    raise KafkaStorageError(f"the log dir {folder.path} has failed: {error}") from error
                     continue
                 try:
                     folder.keep_offsets_of(self._logs.keys)
