@@ -10,7 +10,15 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.protocol.batch import Record, decode_records, encode_batch, scan_batches, seal
+from millstream.protocol.batch import (
+    ControlMarker,
+    Record,
+    decode_records,
+    encode_batch,
+    encode_marker,
+    scan_batches,
+    seal,
+)
 from millstream.protocol.fetched import whole_batches
 from millstream.protocol.header import BAD_CRC, BAD_OFFSET, GOOD, TRUNCATED
 from tests.protocol.kernels import Records, records_over
@@ -38,7 +46,7 @@ def filled(kernel: Any, data: bytes, first_offset: int = 0, max_bytes: int = 1 <
     found = kernel.OffsetMap(max_bytes, 0.9, SECRET)
     found.clear(first_offset)
     found.begin(0)
-    found.add_batches(data, 0, len(data))
+    found.add_batches(data, 0, len(data), kernel.OpenTransactions())
     return found
 
 
@@ -51,7 +59,9 @@ def filtered(
     buffer_bytes: int = 4000,
 ) -> tuple[Any, bytes, bytes, bytes, int]:
     """What comes out of a filter until it ends, or stops for a reason other than want of room."""
-    batches = kernel.BatchFilter(offsets, memoryview(array("q", kept)), upper, NOW_MS, 1000, buffer_bytes)
+    batches = kernel.BatchFilter(
+        offsets, kernel.OpenTransactions(), memoryview(array("q", kept)), upper, NOW_MS, 1000, buffer_bytes
+    )
     batches.begin_segment(0, 100)
     batches.begin(0)
     parts: list[tuple[bytes, ...]] = []
@@ -176,16 +186,99 @@ def _headers(log: bytes) -> list[Any]:
     return [header for header, _ in whole_batches(memoryview(log), True)]
 
 
-def test_what_the_kernel_does_not_read_is_left_to_the_caller(records: Records) -> None:
+def test_compressed_batches_are_left_to_the_caller(records: Records) -> None:
     plain = bytes(encode_batch([Record(key=b"a", value=b"1")]))
-    specials: list[dict[str, Any]] = [{"codec": 1}, {"is_transactional": True}, {"is_control": True}]
-    for number, options in enumerate(specials, 1):
-        special = bytes(encode_batch([Record(key=b"b", value=b"2")], base_offset=number, **options))
-        offsets = records.kernel.OffsetMap(1 << 20, 0.9, SECRET)
-        assert offsets.add_batches(plain + special, 0, len(plain + special)) == len(plain)
-        assert offsets.stop == records.kernel.CALLER
-        batches, log, _, _, position = filtered(records.kernel, offsets, plain + special)
-        assert (batches.stop, position, log) == (records.kernel.CALLER, len(plain), plain)
+    special = bytes(encode_batch([Record(key=b"b", value=b"2")], base_offset=1, codec=1))
+    offsets = filled(records.kernel, plain + special)
+    assert (offsets.stop, offsets.latest_offset, len(offsets)) == (records.kernel.CALLER, 0, 1)
+    batches, log, _, _, position = filtered(records.kernel, offsets, plain + special)
+    assert (batches.stop, position, log) == (records.kernel.CALLER, len(plain), plain)
+
+
+def marker(offset: int, producer_id: int, *, is_commit: bool = True) -> bytes:
+    return bytes(
+        encode_marker(
+            ControlMarker(is_commit, 0),
+            producer_id=producer_id,
+            producer_epoch=0,
+            timestamp_ms=NOW_MS,
+            base_offset=offset,
+        )
+    )
+
+
+def sent(offset: int, producer_id: int, key: bytes = b"a") -> bytes:
+    return bytes(
+        encode_batch(
+            [Record(key=key, value=b"1", timestamp=NOW_MS)],
+            base_offset=offset,
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=offset,
+            is_transactional=True,
+        )
+    )
+
+
+def test_committed_transactions_are_followed_by_the_kernel(records: Records) -> None:
+    kernel = records.kernel
+    data = sent(0, 7) + sent(1, 8) + sent(2, 7) + marker(3, 7) + sent(4, 7, b"b") + marker(5, 8)
+    offsets = filled(kernel, data)
+    assert (offsets.stop, offsets.get(b"a"), offsets.get(b"b")) == (GOOD, 2, 4)
+    batches, log, _, _, position = filtered(kernel, offsets, data)
+    assert (batches.stop, position) == (GOOD, len(data))
+    assert [header.base_offset for header in _headers(log)] == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("data", "position"),
+    [
+        (sent(0, 7) + sent(1, 8), 1),  # 8's transaction may be the one that was aborted
+        (sent(0, 7) + marker(1, 7, is_commit=False), 1),
+        (sent(0, 7) + marker(1, 8), 1),  # all that is left of a transaction: it may go
+    ],
+)
+def test_what_may_be_an_aborted_transaction_is_left_to_the_caller(
+    records: Records, data: bytes, position: int
+) -> None:
+    kernel = records.kernel
+    transactions = kernel.OpenTransactions()
+    transactions.expect(1)
+    batches = kernel.BatchFilter(
+        filled(kernel, b""), transactions, memoryview(array("q")), -1, NOW_MS, 1000, 4000
+    )
+    batches.begin(0)
+    assert batches.copy_batches(data, 0, len(data)) == len(sent(0, 7)) * position
+    assert batches.stop == kernel.CALLER
+    assert transactions.state(7) == kernel.KEPT
+
+
+def test_records_of_transactions_known_to_be_aborted_do_not_count(records: Records) -> None:
+    kernel = records.kernel
+    data = sent(0, 7) + sent(1, 8) + sent(2, 7, b"b")
+    transactions = kernel.OpenTransactions()
+    transactions.put(7, kernel.ABORTING)
+    offsets = kernel.OffsetMap(1 << 20, 0.9, SECRET)
+    offsets.add_batches(data, 0, len(data), transactions)
+    assert (offsets.stop, offsets.get(b"a"), offsets.get(b"b")) == (GOOD, 1, -1)
+    assert (transactions.state(7), transactions.state(8)) == (kernel.ABORTED, kernel.KEPT)
+    batches = kernel.BatchFilter(offsets, transactions, memoryview(array("q", [2])), -1, NOW_MS, 1000, 4000)
+    batches.begin(0)
+    batches.copy_batches(data, 0, len(data))
+    kept = _headers(bytes(batches.output()[0]))
+    assert [(header.base_offset, header.count) for header in kept] == [(1, 1), (2, 0)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 3)), max_size=200))
+def test_open_transactions_are_remembered_by_producer(changes: list[tuple[int, int]]) -> None:
+    for kind in BOTH:
+        transactions = kind.kernel.OpenTransactions()
+        expected: dict[int, int] = {}
+        for producer_id, state in changes:
+            transactions.put(producer_id, state)
+            expected[producer_id] = state
+        assert all(transactions.state(one) == state for one, state in expected.items())
+        assert len(transactions) == sum(state != 0 for state in expected.values())
 
 
 def test_a_batch_that_no_output_can_hold_is_left_to_the_caller(records: Records) -> None:
@@ -207,7 +300,7 @@ def test_batches_that_are_not_whole_or_not_good_stop_the_walk(
         (first + first, BAD_OFFSET),
     ):
         offsets = records.kernel.OffsetMap(1 << 20, 0.9, SECRET)
-        assert offsets.add_batches(data, 0, len(data)) == len(first)
+        assert offsets.add_batches(data, 0, len(data), records.kernel.OpenTransactions()) == len(first)
         assert offsets.stop == error
         batches, log, _, _, position = filtered(records.kernel, offsets, data)
         assert (batches.stop, position, log) == (error, len(first), first)
@@ -227,7 +320,9 @@ def test_records_that_are_not_well_formed_are_noticed_by_both(
         offsets = filled(kind.kernel, bytes(data))
         batches, log, index, times, position = filtered(kind.kernel, offsets, bytes(data))
         header = kind.kernel.read_header(data)
-        one = kind.kernel.BatchFilter(offsets, memoryview(array("q")), -1, NOW_MS, 1000, 4000)
+        one = kind.kernel.BatchFilter(
+            offsets, kind.kernel.OpenTransactions(), memoryview(array("q")), -1, NOW_MS, 1000, 4000
+        )
         error = one.select(bytes(data), 61, header, False, True)
         outcomes.append((offsets.stop, len(offsets), batches.stop, log, index, times, position, error))
         if error == GOOD:

@@ -85,6 +85,25 @@ def decompress(codec: int, data: Buffer, limit_bytes: int) -> memoryview:
             raise Undecompressable(f"there is no codec {codec}")
 
 
+def decompress_into(codec: int, data: memoryview, buffer: bytearray) -> int:
+    """Decompress into a buffer that is there already; how many bytes that are, -1 if it cannot be done so.
+
+    `decompress` then does it, or says why not.
+    """
+    try:
+        match codec:
+            case Codec.GZIP:
+                return cramjam.gzip.decompress_into(data, buffer)
+            case Codec.LZ4:
+                return cramjam.lz4.decompress_into(data, buffer)
+            case Codec.ZSTD:
+                return cramjam.zstd.decompress_into(data, buffer)
+            case _:
+                return -1
+    except cramjam.DecompressionError:
+        return -1
+
+
 def _decompress_into(
     codec: Callable[[memoryview, bytearray], int], data: memoryview, bound: int, guess: int | None = None
 ) -> memoryview:

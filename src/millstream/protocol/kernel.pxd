@@ -68,6 +68,14 @@ cdef class Checksum:
 
 
 @cython.final
+cdef class OpenTransactions:
+    cdef long long* pairs
+    cdef Py_ssize_t used
+    cdef Py_ssize_t capacity
+    cdef long long next_aborted
+
+
+@cython.final
 cdef class OffsetMap:
     cdef Checksum checksum
     cdef Cursor cursor
@@ -91,6 +99,7 @@ cdef class OffsetMap:
 @cython.final
 cdef class BatchFilter:
     cdef OffsetMap map
+    cdef OpenTransactions transactions
     cdef Cursor cursor
     cdef const long long[::1] kept_offsets
     cdef long long upper_offset

@@ -53,7 +53,7 @@ except ImportError:
     from millstream.protocol import uncompiled as cython
 
 if cython.compiled:
-    from cython.cimports.libc.stdlib import calloc, free
+    from cython.cimports.libc.stdlib import calloc, free, realloc
     from cython.cimports.libc.string import memcpy, memmove
 
 if TYPE_CHECKING:
@@ -68,8 +68,20 @@ CALLER = 100
 FULL = 101
 """A walk over batches stopped for want of room."""
 
+KEPT = 1
+"""Batches of a transaction were met, and it was not aborted."""
+ABORTED = 2
+"""Batches of a transaction were met, and it was aborted."""
+ABORTING = 3
+"""No batch was met yet of the transaction that comes, which was aborted."""
+
 # the same kinds of error as C integers, for loops that hold no Python object
 _caller = cython.declare(cython.int, CALLER)
+_counts = cython.declare(cython.int, 0)
+_lapsed = cython.declare(cython.int, 1)
+_stays = cython.declare(cython.int, 2)
+_kept = cython.declare(cython.int, KEPT)
+_aborted = cython.declare(cython.int, ABORTED)
 _full = cython.declare(cython.int, FULL)
 _truncated = cython.declare(cython.int, TRUNCATED)
 _bad_length = cython.declare(cython.int, BAD_LENGTH)
@@ -1077,6 +1089,138 @@ def _judge(
     return _good
 
 
+class OpenTransactions:
+    """The transactions that a walk over batches, in offset order, is in the middle of, by producer id.
+
+    A producer is KEPT or ABORTED once a batch of its transaction was met, ABORTING before that if the
+    transaction that comes is known to be an aborted one. `next_aborted` is the first offset of the next
+    aborted transaction: batches below it that open a transaction open one that was committed.
+    """
+
+    pairs: Any
+    used: int
+    capacity: int
+    next_aborted: int
+
+    def __init__(self) -> None:
+        self.used = self.capacity = 0
+        self.next_aborted = 0x7FFFFFFFFFFFFFFF
+        if not cython.compiled:
+            self.pairs = {}
+
+    def __dealloc__(self) -> None:
+        if cython.compiled:
+            free(self.pairs)
+
+    def __len__(self) -> int:
+        return self.used
+
+    def expect(self, next_aborted: cython.longlong) -> None:
+        """Say where the next aborted transaction starts."""
+        self.next_aborted = next_aborted
+
+    def state(self, producer_id: cython.longlong) -> int:
+        """What a producer's transaction is; 0 if none is open."""
+        return _state_of(self, producer_id)
+
+    def put(self, producer_id: cython.longlong, state: cython.int) -> None:
+        """Set what a producer's transaction is, 0 if it has ended."""
+        if not _set_state(self, producer_id, state):
+            raise MemoryError
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _state_of(t: OpenTransactions, producer_id: cython.longlong) -> cython.int:
+    if cython.compiled:
+        i: cython.Py_ssize_t
+        for i in range(t.used):
+            if t.pairs[2 * i] == producer_id:
+                return cython.cast(cython.int, t.pairs[2 * i + 1])
+        return 0
+    else:
+        return t.pairs.get(producer_id, 0)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _set_state(t: OpenTransactions, producer_id: cython.longlong, state: cython.int) -> cython.bint:
+    """Set a producer's state, 0 to forget it; false if there is no memory."""
+    if cython.compiled:
+        i: cython.Py_ssize_t = 0
+        while i < t.used and t.pairs[2 * i] != producer_id:
+            i += 1
+        if state == 0:
+            if i < t.used:
+                t.used -= 1
+                t.pairs[2 * i] = t.pairs[2 * t.used]
+                t.pairs[2 * i + 1] = t.pairs[2 * t.used + 1]
+            return True
+        if i == t.capacity:
+            larger: cython.p_longlong = cython.cast(
+                cython.p_longlong, realloc(t.pairs, (t.capacity * 2 + 16) * 16)
+            )
+            if larger == cython.NULL:
+                return False
+            t.pairs = larger
+            t.capacity = t.capacity * 2 + 16
+        if i == t.used:
+            t.used += 1
+        t.pairs[2 * i] = producer_id
+        t.pairs[2 * i + 1] = state
+        return True
+    else:
+        t.pairs[producer_id] = state
+        if state == 0:
+            del t.pairs[producer_id]
+        t.used = len(t.pairs)
+        return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _meet(
+    t: OpenTransactions,
+    c: Cursor,
+    p: cython.Py_ssize_t,
+    following: cython.Py_ssize_t,
+    now_ms: cython.longlong,
+) -> cython.int:
+    """What a good batch is to a walk: its records count (_counts), do not (_lapsed), or it is a marker that
+    needs nothing done to it (_stays); _caller if that is not plain here. `now_ms` is -1 where markers
+    are only passed by."""
+    raw: cython.p_const_uchar = c.raw
+    attributes: cython.int = raw[p + 22]
+    if attributes & 7:
+        return _caller
+    if not attributes & 0x30:
+        return _counts
+    producer_id: cython.longlong = _i64(raw, p + 43)
+    state: cython.int = _state_of(t, producer_id)
+    if not attributes & 0x20:
+        if state == _kept:
+            return _counts
+        if state == 0:
+            if _i64(raw, p) + _i32(raw, p + 23) >= t.next_aborted:
+                return _caller
+            return _counts if _set_state(t, producer_id, _kept) else _caller
+        _set_state(t, producer_id, _aborted)
+        return _lapsed
+    if attributes & 0x40 and state == 0 and _i64(raw, p + 27) > now_ms:
+        return _stays  # it was all that was left of its transaction already, and its time has not come
+    c.position = p + 61
+    c.end = following
+    if _i32(raw, p + 57) != 1 or not _advance(c) or c.key_length < 4:
+        return _caller
+    if _i16(raw, c.key_start + 2) != 1 or state not in (0, _kept) or (state == 0 and now_ms >= 0):
+        return _caller
+    _set_state(t, producer_id, 0)
+    return _stays
+
+
 class OffsetMap:
     """The last offset of every key put into it, within bounded memory.
 
@@ -1163,17 +1307,24 @@ class OffsetMap:
         else:
             return _find_key(self, memoryview(key), 0, len(key))
 
-    def add_batches(self, chunk: Buffer, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> int:
+    def add_batches(
+        self,
+        chunk: Buffer,
+        start: cython.Py_ssize_t,
+        end: cython.Py_ssize_t,
+        transactions: OpenTransactions,
+    ) -> int:
         """Put the keys of the records between two positions, those from `first_offset` on.
 
         The position at which it stopped; `stop` says why: GOOD at the end, CALLER before a good batch
-        that it does not know how to read (compressed, transactional, control), FULL in a batch whose
-        keys found no room, or the kind of error of the batch there (TRUNCATED if it is not whole).
+        that is for the caller (compressed, or the beginning or end of a transaction that may be an
+        aborted one), FULL in a batch whose keys found no room, or the kind of error of the batch there
+        (TRUNCATED if it is not whole).
         """
         c: Cursor = self.cursor
         _place(c, chunk, start, end)
         with cython.nogil:
-            self.stop = _add_batches(self, c, end)
+            self.stop = _add_batches(self, c, end, transactions)
         return c.position
 
     def add_records(self, payload: Buffer, start: cython.Py_ssize_t, header: BatchHeader) -> int:
@@ -1407,7 +1558,9 @@ def _add_records(m: OffsetMap, c: Cursor, count: cython.longlong, base_offset: c
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _add_batches(m: OffsetMap, c: Cursor, end: cython.Py_ssize_t) -> cython.int:
+def _add_batches(
+    m: OffsetMap, c: Cursor, end: cython.Py_ssize_t, transactions: OpenTransactions
+) -> cython.int:
     p: cython.Py_ssize_t = c.position
     error: cython.int = _good
     while p < end:
@@ -1415,21 +1568,23 @@ def _add_batches(m: OffsetMap, c: Cursor, end: cython.Py_ssize_t) -> cython.int:
         error = _judge(m.checksum, c.raw, p, end, m.next_offset)
         if error != _good:
             break
-        if c.raw[p + 22] & 0x37:
-            error = _caller
-            break
         base_offset: cython.longlong = _i64(c.raw, p)
         last_offset: cython.longlong = base_offset + _i32(c.raw, p + 23)
         following: cython.Py_ssize_t = p + 12 + _i32(c.raw, p + 8)
-        if last_offset >= m.first_offset:
+        kind: cython.int = _meet(transactions, c, p, following, -1)
+        if kind == _caller:
+            error = kind
+            c.position = p
+            break
+        if last_offset >= m.first_offset and kind == _counts:
             c.position = p + 61
             c.end = following
             error = _add_records(m, c, _i32(c.raw, p + 57), base_offset)
             if error != _good:
                 c.position = p
                 break
-            if last_offset > m.latest_offset:
-                m.latest_offset = last_offset
+        if last_offset > m.latest_offset:
+            m.latest_offset = last_offset
         m.next_offset = last_offset + 1
         p = following
         c.position = p
@@ -1450,6 +1605,7 @@ class BatchFilter:
     """
 
     map: OffsetMap
+    transactions: OpenTransactions
     cursor: Cursor
     kept_offsets: Any
     upper_offset: int
@@ -1484,6 +1640,7 @@ class BatchFilter:
     def __init__(
         self,
         offsets: OffsetMap,
+        transactions: OpenTransactions,
         kept_offsets: Any,
         upper_offset: cython.longlong,
         now_ms: cython.longlong,
@@ -1492,6 +1649,7 @@ class BatchFilter:
     ) -> None:
         """`kept_offsets` is a memoryview of int64."""
         self.map = offsets
+        self.transactions = transactions
         self.cursor = Cursor()
         self.kept_offsets = kept_offsets
         self.upper_offset = upper_offset
@@ -1544,8 +1702,9 @@ class BatchFilter:
         """Take the batches between two positions; the position at which it stopped.
 
         `stop` says why: GOOD at the end, FULL if the output must be written first, CALLER before a
-        good batch that it leaves to its caller (compressed, transactional, control, or larger than
-        the output), or the kind of error of the batch there (TRUNCATED if it is not whole).
+        good batch that it leaves to its caller (compressed, the beginning or end of a transaction that
+        may be an aborted one, a marker that may go, or larger than the output), or the kind of error
+        of the batch there (TRUNCATED if it is not whole).
         """
         c: Cursor = self.cursor
         _place(c, chunk, start, end)
@@ -1876,34 +2035,45 @@ def _copy_batches(f: BatchFilter, c: Cursor, end: cython.Py_ssize_t) -> cython.i
         size: cython.Py_ssize_t = _i32(raw, p + 8) + 12
         count: cython.longlong = _i32(raw, p + 57)
         room: cython.longlong = 2 * size + 12 * count
-        if raw[p + 22] & 0x37 or room > capacity:
+        if room > capacity:
             error = _caller
             break
         if room > capacity - f.out_size:
             error = _full
             break
+        kind: cython.int = _meet(f.transactions, c, p, p + size, f.now_ms)
+        if kind == _caller:
+            error = kind
+            c.position = p
+            break
         base_offset: cython.longlong = _i64(raw, p)
         last_offset: cython.longlong = base_offset + _i32(raw, p + 23)
         max_timestamp: cython.longlong = _i64(raw, p + 35)
         at: cython.Py_ssize_t = f.out_size
-        c.position = p + 61
-        c.end = p + size
-        error = _select(
-            f,
-            c,
-            out,
-            at + 61,
-            count,
-            base_offset,
-            _i64(raw, p + 27),
-            max_timestamp,
-            raw[p + 22],
-            False,
-            False,
-        )
-        if error != _good:
-            c.position = p
-            break
+        if kind == _lapsed:
+            f.kept = 0
+        elif kind == _stays:
+            f.kept = count
+            f.rebased = False
+        else:
+            c.position = p + 61
+            c.end = p + size
+            error = _select(
+                f,
+                c,
+                out,
+                at + 61,
+                count,
+                base_offset,
+                _i64(raw, p + 27),
+                max_timestamp,
+                raw[p + 22],
+                False,
+                False,
+            )
+            if error != _good:
+                c.position = p
+                break
         written: cython.Py_ssize_t = 0
         if f.kept == 0:
             if _keeps_empty(f, last_offset):

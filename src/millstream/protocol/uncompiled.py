@@ -21,7 +21,7 @@ class _Type:
 
 
 void = const = uchar = uint = longlong = ulonglong = double = Py_ssize_t = bint = _Type()
-p_uchar = p_const_uchar = p_uint = p_ulonglong = NULL = _Type()
+p_uchar = p_const_uchar = p_uint = p_longlong = p_ulonglong = NULL = _Type()
 int = _Type()  # noqa: A001 (C's int)
 
 

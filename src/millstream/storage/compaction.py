@@ -22,6 +22,7 @@ from millstream.storage.cleanable import Cleanable, group_segments
 from millstream.storage.cleaned_segment import CleanedSegment
 from millstream.storage.cleaned_transactions import CleanedTransactions, aborted_between
 from millstream.storage.key_scan import KeyScan
+from millstream.storage.payloads import Payloads
 from millstream.storage.rewriting import Rewriting
 from millstream.storage.segment import Segment
 from millstream.storage.swap import Swap
@@ -67,6 +68,7 @@ class Compaction:
         self.groups: list[list[Segment]] = []
         """The segments to write anew, in runs that become one each; known after `scan_keys`."""
         self._watched = self._segments
+        self._payloads = Payloads()
         self._swap: Swap | None = None
         self._transactions: CleanedTransactions | None = None
         self._batches: BatchFilter | None = None
@@ -86,7 +88,7 @@ class Compaction:
         log.flush(rolled_only=True)
         log.save_recovery_point()
         offsets.clear(start)
-        scan = KeyScan(offsets, self._collect_aborted(start))
+        scan = KeyScan(offsets, self._collect_aborted(start), self._payloads)
         for number, segment in enumerate(self._segments):
             end_offset = self._end_of(number)
             if end_offset <= start:
@@ -109,6 +111,7 @@ class Compaction:
         self._transactions = self._collect_aborted(reached[0].base_offset)
         self._batches = BatchFilter(
             self._offsets,
+            self._transactions.open,
             memoryview(self._last_offsets),
             self._cleanable.end_offset,
             self._now_ms,
@@ -128,7 +131,9 @@ class Compaction:
         cleaned = self._cleaned = CleanedSegment(log.disk, log.folder, group[0].base_offset)
         cleaned.create()
         batches.begin_segment(cleaned.base_offset, log.config.index_interval_bytes)
-        rewriting = Rewriting(cleaned, batches, transactions, self._marker_epochs, self._now_ms)
+        rewriting = Rewriting(
+            cleaned, batches, transactions, self._payloads, self._marker_epochs, self._now_ms
+        )
         for segment in group:
             batches.begin(segment.base_offset)
             for moved in walk(segment, 0, rewriting, self._chunk_bytes):

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from millstream.errors import CorruptMessage
 from millstream.protocol.batch import BatchHeader
-from millstream.protocol.fetched import MAX_DECOMPRESSED_BYTES, payload_of
 from millstream.protocol.header import GOOD, REASONS
 from millstream.protocol.kernel import FULL, OffsetMap
 from millstream.storage.batch_walk import Uncleanable
 from millstream.storage.cleaned_transactions import CleanedTransactions
+from millstream.storage.payloads import Payloads
 from millstream.storage.replay import read_marker
 
 
 class KeyScan:
     """Takes batches of records: their keys count, unless they are of an aborted transaction."""
 
-    def __init__(self, offsets: OffsetMap, transactions: CleanedTransactions) -> None:
+    def __init__(self, offsets: OffsetMap, transactions: CleanedTransactions, payloads: Payloads) -> None:
         self.is_full = False
         self._offsets = offsets
         self._transactions = transactions
+        self._payloads = payloads
 
     @property
     def stop(self) -> int:
         return self._offsets.stop
 
     def take_many(self, chunk: memoryview, start: int) -> int:
-        return self._offsets.add_batches(chunk, start, len(chunk))
+        return self._offsets.add_batches(chunk, start, len(chunk), self._transactions.open)
 
     def take_one(self, batch: memoryview, header: BatchHeader) -> bool:
         offsets = self._offsets
@@ -46,10 +46,7 @@ class KeyScan:
         return False
 
     def _put(self, batch: memoryview, header: BatchHeader) -> None:
-        try:
-            payload, start = payload_of(batch, header, 0, MAX_DECOMPRESSED_BYTES)
-        except CorruptMessage as error:
-            raise Uncleanable(str(error)) from error
+        payload, start = self._payloads.of(batch, header)
         error_kind = self._offsets.add_records(payload, start, header)
         if error_kind == FULL:
             self.is_full = True

@@ -10,16 +10,15 @@ from collections.abc import Mapping
 from struct import Struct
 from typing import Final
 
-from millstream.errors import CorruptMessage
 from millstream.protocol.batch import HEADER_SIZE, BatchHeader, seal
 from millstream.protocol.compression import compress
-from millstream.protocol.fetched import MAX_DECOMPRESSED_BYTES, payload_of
 from millstream.protocol.header import CODEC_MASK, DELETE_HORIZON, GOOD, REASONS
 from millstream.protocol.kernel import BatchFilter
 from millstream.storage.batch_walk import Uncleanable
 from millstream.storage.cleaned_segment import CleanedSegment
 from millstream.storage.cleaned_transactions import CleanedTransactions
 from millstream.storage.disk import Buffer
+from millstream.storage.payloads import Payloads
 from millstream.storage.replay import read_marker
 
 _HEADER: Final = Struct(">qiibIhiqqqhii")
@@ -34,6 +33,7 @@ class Rewriting:
         cleaned: CleanedSegment,
         batches: BatchFilter,
         transactions: CleanedTransactions,
+        payloads: Payloads,
         marker_epochs: Mapping[int, int],
         now_ms: int,
     ) -> None:
@@ -42,6 +42,7 @@ class Rewriting:
         self._cleaned = cleaned
         self._batches = batches
         self._transactions = transactions
+        self._payloads = payloads
         self._marker_epochs = marker_epochs
         self._now_ms = now_ms
 
@@ -83,10 +84,7 @@ class Rewriting:
     def _select(self, batch: memoryview, header: BatchHeader, *, needs_horizon: bool = False) -> int:
         """Keep the records that stay; a marker, which needs a horizon, stays whole."""
         batches = self._batches
-        try:
-            payload, start = payload_of(batch, header, 0, MAX_DECOMPRESSED_BYTES)
-        except CorruptMessage as error:
-            raise Uncleanable(str(error)) from error
+        payload, start = self._payloads.of(batch, header)
         error_kind = batches.select(payload, start, header, needs_horizon, needs_horizon)
         if error_kind != GOOD:
             raise Uncleanable(f"the batch at offset {header.base_offset}: {REASONS[error_kind]}")
