@@ -53,7 +53,8 @@ def upgrade(group: ClassicGroup, topics: Topics, settings: Settings) -> list[Ent
     return [
         entry(GroupMetadataKey(group=group_id), None),
         *(member_entry(group_id, member) for member in members),
-        group_entry(group_id, epoch, metadata_hash(names, topics)),
+        # One epoch ahead of what was assigned, so that all share anew, whatever the new member reads.
+        group_entry(group_id, epoch + 1, metadata_hash(names, topics)),
         *(target_entry(group_id, member.member_id, member.assigned_partitions) for member in members),
         target_epoch_entry(group_id, epoch, 0),
         *(assignment_entry(group_id, member) for member in members),
