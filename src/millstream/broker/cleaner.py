@@ -1,7 +1,10 @@
 """Compaction in the background: the dirtiest log first, without holding up clients.
 
-The work is done in threads, by the kernel and without the interpreter's lock, in pieces of a few
-milliseconds; only the moment in which segments are replaced is the loop's.
+The work is done in a thread, in pieces of a few milliseconds, nearly all of it by the kernel without the
+interpreter's lock. A thread that held the lock would cost the loop far more than its share of it: at
+each of its system calls the loop lets the lock go, and waits until it has it back. So batches that need
+Python (compressed ones, mostly) are taken a few at a time, with rests. Only the moment in which segments
+are replaced is the loop's.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from millstream.broker.background import Background
 from millstream.broker.housekeeping import in_service
 from millstream.errors import KafkaStorageError
 from millstream.protocol.kernel import OffsetMap
-from millstream.storage.batch_walk import Uncleanable
+from millstream.storage.batch_walk import Piece, Uncleanable
 from millstream.storage.cleanable import Cleanable, find_cleanable
 from millstream.storage.compaction import Compaction, Interrupted
 from millstream.storage.log import Log
@@ -28,6 +31,9 @@ T = TypeVar("T")
 
 PIECE_BYTES = 4 << 20
 """How many bytes are moved between two looks at the throttle."""
+LOCKED_BATCHES = 32
+"""How many batches are taken one by one, under the interpreter's lock, before the loop gets a rest of it."""
+REST_SECONDS = 0.001
 LEAST_CHUNK_BYTES = 16 * 1024
 
 
@@ -143,17 +149,19 @@ class Cleaner:
             await self._in_thread(compaction.discard)
         await self._in_thread(self._broker.store.checkpoint_cleaned, compaction.log)
 
-    async def _run(self, pieces: Iterator[int]) -> None:
+    async def _run(self, pieces: Iterator[Piece]) -> None:
         """Do work that comes in pieces in a thread, no faster than log.cleaner.io.max.bytes.per.second."""
         loop = asyncio.get_running_loop()
         is_done = False
         while not is_done:
             rate: float = max(1.0, self._broker.config["log.cleaner.io.max.bytes.per.second"])
             began = loop.time()
-            moved, is_done = await self._in_thread(_advance, pieces, min(PIECE_BYTES, rate / 10))
-            wait_s = moved / rate - (loop.time() - began)
-            if wait_s > 0:
-                await asyncio.sleep(wait_s)
+            done, is_done = await self._in_thread(_advance, pieces, min(PIECE_BYTES, rate / 10))
+            rest_s = done.moved_bytes / rate - (loop.time() - began)
+            if done.locked >= LOCKED_BATCHES:
+                rest_s = max(rest_s, REST_SECONDS)
+            if rest_s > 0:
+                await asyncio.sleep(rest_s)
 
     async def _in_thread(self, function: Callable[..., T], *args: object) -> T:
         """Run a function in a thread; even a cancellation waits for its end."""
@@ -192,11 +200,12 @@ def _look_at(logs: list[tuple[Log, int]], now_ms: int) -> list[Cleanable]:
     return found
 
 
-def _advance(pieces: Iterator[int], max_bytes: float) -> tuple[int, bool]:
-    """Do pieces of work until they have moved so many bytes; how many they were, and whether all is done."""
-    moved = 0
-    for count in pieces:
-        moved += count
-        if moved >= max_bytes:
-            return moved, False
-    return moved, True
+def _advance(pieces: Iterator[Piece], max_bytes: float) -> tuple[Piece, bool]:
+    """Do pieces of work until it is time for a rest; what was done, and whether that was all."""
+    moved_bytes = locked = 0
+    for piece in pieces:
+        moved_bytes += piece.moved_bytes
+        locked += piece.locked
+        if moved_bytes >= max_bytes or locked >= LOCKED_BATCHES:
+            return Piece(moved_bytes, locked), False
+    return Piece(moved_bytes, locked), True

@@ -56,10 +56,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
         case Codec.SNAPPY:
             return _compress_snappy(memoryview(data))
         case Codec.LZ4:
-            # Kafka's reader refuses blocks that depend on each other
-            stream = cramjam.lz4.Compressor(level=max(level, 0), content_checksum=False, block_linked=False)
-            stream.compress(bytes(data))
-            return stream.finish()
+            return _compress_lz4(memoryview(data), max(level, 0))
         case Codec.ZSTD:
             return cramjam.zstd.compress(data, level=level)
         case _:
@@ -190,6 +187,24 @@ def _decompress_snappy(data: memoryview, limit_bytes: int) -> memoryview:
 
 _LZ4_MAGIC = 0x184D2204
 _LZ4_BLOCK_BYTES = {4: 1 << 16, 5: 1 << 18, 6: 1 << 20, 7: 1 << 22}
+_LZ4_HEADER = bytes.fromhex("04224d18 60 40 82")
+"""A frame of version 1 with independent blocks of at most 64 KB and no checksums but this header's own."""
+_LZ4_HEADER_BYTES = 7
+_LZ4_END = bytes(4)
+
+
+def _compress_lz4(data: memoryview, level: int) -> bytes:
+    """A frame whose blocks do not depend on each other: Kafka's reader refuses others.
+
+    Each block is made as a frame of its own, the one way to compress well that lets the interpreter go.
+    """
+    parts: list[Buffer] = [_LZ4_HEADER]
+    for start in range(0, len(data), _LZ4_BLOCK_BYTES[4]):
+        frame = memoryview(cramjam.lz4.compress(data[start : start + _LZ4_BLOCK_BYTES[4]], level=level))
+        size = int.from_bytes(frame[_LZ4_HEADER_BYTES : _LZ4_HEADER_BYTES + 4], "little") & 0x7FFFFFFF
+        parts.append(frame[_LZ4_HEADER_BYTES : _LZ4_HEADER_BYTES + 4 + size])
+    parts.append(_LZ4_END)
+    return b"".join(parts)
 
 
 def is_linked_lz4(data: Buffer) -> bool:

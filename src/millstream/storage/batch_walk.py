@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from struct import Struct
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from millstream.errors import MillstreamError
 from millstream.protocol.batch import HEADER_SIZE, BatchHeader, read_header
@@ -16,9 +16,19 @@ from millstream.protocol.header import GOOD, REASONS, TRUNCATED
 from millstream.protocol.kernel import CALLER, FULL
 from millstream.storage.segment import Segment
 
+_BATCHES_AT_ONCE: Final = 8
 _LENGTH: Final = Struct(">i")
 _LENGTH_AT: Final = 8
 _LENGTH_END: Final = 12
+
+
+class Piece(NamedTuple):
+    """A little work that was done."""
+
+    moved_bytes: int
+    """What was read or written."""
+    locked: int = 0
+    """How many batches were taken one by one, under the interpreter's lock."""
 
 
 class Uncleanable(MillstreamError):
@@ -46,9 +56,10 @@ class Taker(Protocol):
         ...
 
 
-def walk(segment: Segment, position: int, taker: Taker, chunk_bytes: int) -> Iterator[int]:
-    """Give a segment's batches from a position on to `taker`; yields after each chunk how long it was."""
+def walk(segment: Segment, position: int, taker: Taker, chunk_bytes: int) -> Iterator[Piece]:
+    """Give a segment's batches from a position on to `taker`; yields what was done, piece by piece."""
     want_bytes = chunk_bytes
+    taken = 0
     while position < segment.size:
         try:
             chunk = segment.open().pread(min(want_bytes, segment.size - position), position)
@@ -63,6 +74,10 @@ def walk(segment: Segment, position: int, taker: Taker, chunk_bytes: int) -> Ite
                 if not taker.take_one(chunk[at : at + header.size], header):
                     return
                 at += header.size
+                taken += 1
+                if taken == _BATCHES_AT_ONCE:
+                    yield Piece(0, taken)
+                    taken = 0
             elif taker.stop != FULL:
                 break
             elif not taker.make_room():
@@ -74,7 +89,8 @@ def walk(segment: Segment, position: int, taker: Taker, chunk_bytes: int) -> Ite
         elif taker.stop not in (GOOD, TRUNCATED) or not chunk:
             raise _damaged(segment, position + at, taker.stop or TRUNCATED)
         position += at
-        yield at
+        yield Piece(at, taken)
+        taken = 0
 
 
 def _damaged(segment: Segment, position: int, error: int) -> Uncleanable:

@@ -15,6 +15,8 @@ from millstream.storage.segment import MAX_RELATIVE_OFFSET, Segment
 if TYPE_CHECKING:
     from millstream.storage.log import Log
 
+_MAX_GROUP = 32
+"""How many segments become one: they are replaced in one moment, which must not be a long one."""
 _INDEX_ENTRY_BYTES = 8
 _TIME_ENTRY_BYTES = 12
 
@@ -85,6 +87,7 @@ def group_segments(segments: Sequence[Segment], end_offset: int, log: Log) -> li
         time_bytes += len(segment.time_index) * _TIME_ENTRY_BYTES
         if (
             groups
+            and len(groups[-1]) < _MAX_GROUP
             and size <= config.segment_bytes
             and max(index_bytes, time_bytes) <= config.segment_index_bytes
             and last_offset - groups[-1][0].base_offset <= MAX_RELATIVE_OFFSET

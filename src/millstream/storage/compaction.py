@@ -17,7 +17,7 @@ from typing import Final
 
 from millstream.errors import KafkaStorageError, MillstreamError
 from millstream.protocol.kernel import BatchFilter, OffsetMap
-from millstream.storage.batch_walk import Uncleanable, walk
+from millstream.storage.batch_walk import Piece, Uncleanable, walk
 from millstream.storage.cleanable import Cleanable, group_segments
 from millstream.storage.cleaned_segment import CleanedSegment
 from millstream.storage.cleaned_transactions import CleanedTransactions, aborted_between
@@ -41,7 +41,7 @@ class Compaction:
 
     `scan_keys`, then for each of `groups`: `rewrite`, `begin_swap`, `make_durable`, `finish_swap`; then
     `finish`. In the end, whatever happened, `abandon` and `discard`. The iterators work between two
-    `next` and yield how many bytes they moved; they, `make_durable` and `discard` may run in any thread,
+    `next` and yield what they did; they, `make_durable` and `discard` may run in any thread,
     all else is the loop's.
     """
 
@@ -79,11 +79,11 @@ class Compaction:
         """How many records the rewritten segments had, and how many of them they kept."""
         return (self._batches.records_read, self._batches.records_kept) if self._batches else (0, 0)
 
-    def scan_keys(self) -> Iterator[int]:
+    def scan_keys(self) -> Iterator[Piece]:
         """Find the last offset of each key of the dirty part, as far as the map has room."""
         return self._guarded(self._scan_keys())
 
-    def _scan_keys(self) -> Iterator[int]:
+    def _scan_keys(self) -> Iterator[Piece]:
         log, offsets, start = self.log, self._offsets, self._cleanable.first_dirty_offset
         log.flush(rolled_only=True)
         log.save_recovery_point()
@@ -95,9 +95,9 @@ class Compaction:
                 continue
             offsets.begin(segment.base_offset)
             position = segment.lookup(start)[1] if start > segment.base_offset else 0
-            for moved in walk(segment, position, scan, self._chunk_bytes):
-                self.read_bytes += moved
-                yield moved
+            for piece in walk(segment, position, scan, self._chunk_bytes):
+                self.read_bytes += piece.moved_bytes
+                yield piece
             if scan.is_full:
                 break
             offsets.reach(end_offset - 1)
@@ -120,11 +120,11 @@ class Compaction:
         )
         self.groups = group_segments(reached, end_offset, self.log)
 
-    def rewrite(self, group: list[Segment]) -> Iterator[int]:
+    def rewrite(self, group: list[Segment]) -> Iterator[Piece]:
         """Write what stays of a run of segments to a new one."""
         return self._guarded(self._rewrite(group))
 
-    def _rewrite(self, group: list[Segment]) -> Iterator[int]:
+    def _rewrite(self, group: list[Segment]) -> Iterator[Piece]:
         batches, transactions, log = self._batches, self._transactions, self.log
         assert batches is not None
         assert transactions is not None
@@ -136,11 +136,11 @@ class Compaction:
         )
         for segment in group:
             batches.begin(segment.base_offset)
-            for moved in walk(segment, 0, rewriting, self._chunk_bytes):
+            for piece in walk(segment, 0, rewriting, self._chunk_bytes):
                 written, rewriting.written_bytes = rewriting.written_bytes, 0
-                self.read_bytes += moved
+                self.read_bytes += piece.moved_bytes
                 self.written_bytes += written
-                yield moved + written
+                yield Piece(piece.moved_bytes + written, piece.locked)
         self.written_bytes += batches.out_size
         cleaned.finish(batches)
 
@@ -196,20 +196,23 @@ class Compaction:
 
     def check(self) -> None:
         """Raise Interrupted unless the log is still the one that the round began with."""
+        self._check_quickly()
         log = self.log
-        if log.failure is not None:
-            raise Interrupted(log.failure)
-        if log.cuts != self._cuts:
-            raise Interrupted(f"{log.partition} was cut off while it was compacted")
         if any(segment.is_retired for segment in self._watched):
             raise Interrupted(f"{log.partition} lost segments while it was compacted")
 
-    def _guarded(self, pieces: Iterator[int]) -> Iterator[int]:
+    def _check_quickly(self) -> None:
+        if self.log.failure is not None:
+            raise Interrupted(self.log.failure)
+        if self.log.cuts != self._cuts:
+            raise Interrupted(f"{self.log.partition} was cut off while it was compacted")
+
+    def _guarded(self, pieces: Iterator[Piece]) -> Iterator[Piece]:
         """The pieces of some work, as long as the log is there for it."""
         while True:
-            self.check()
+            self._check_quickly()
             try:
-                moved = next(pieces)
+                piece = next(pieces)
             except StopIteration:
                 return
             except (OSError, Uncleanable, KafkaStorageError) as error:
@@ -217,7 +220,7 @@ class Compaction:
                 if isinstance(error, OSError):
                     raise self.log.storage_error(error) from error
                 raise
-            yield moved
+            yield piece
 
     def _end_of(self, number: int) -> int:
         """The base offset of what follows a segment."""
