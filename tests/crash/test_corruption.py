@@ -114,6 +114,7 @@ def test_a_broker_reports_damage_and_serves_the_rest(broker_process: Callable[..
                 file.seek(position)
                 file.write(whole[position : position + 1])
         assert len(batches(fetch(wire, "hurt", 0).records)) == 30
+    assert "hurt-0" in broker.output  # somebody who looks at the log sees which partition it is
 
 
 def test_damage_found_after_a_clean_stop(broker_process: Callable[..., BrokerProcess]) -> None:

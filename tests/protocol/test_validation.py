@@ -364,11 +364,25 @@ def test_large_compressed_batches_go_to_a_thread(records: Records) -> None:
     needs_thread = records.validation.needs_thread
     small = batch(records, codec=Codec.LZ4)
     large = with_payload(small, bytes(compress(Codec.LZ4, b"".join(b"%d" % i for i in range(99_999)))))
+    rules = records.validation.ProduceRules()
     assert len(large) > 64 * 1024
-    assert needs_thread(memoryview(large))
-    assert not needs_thread(memoryview(small))
-    assert not needs_thread(memoryview(patched(large, 21, ">h", 0)))
-    assert not needs_thread(b"")
+    assert needs_thread(memoryview(large), rules)
+    assert not needs_thread(memoryview(small), rules)
+    assert not needs_thread(memoryview(patched(large, 21, ">h", 0)), rules)
+    assert not needs_thread(b"", rules)
+    recompressing = records.validation.ProduceRules(compression_type="zstd")
+    assert needs_thread(memoryview(patched(large, 21, ">h", 0)), recompressing)
+    assert not needs_thread(memoryview(small), recompressing)
+
+
+def test_a_small_batch_that_unfolds_to_much_is_left_to_a_thread(records: Records) -> None:
+    rules = records.validation.ProduceRules()
+    made = [records.kernel.Record(b"\0" * 2_000_000, None, (), NOW_MS)]
+    bomb = records.batch.encode_batch(made, codec=Codec.ZSTD)
+    assert len(bomb) < 16 * 1024
+    with pytest.raises(records.validation.NotDecompressed):
+        records.validation.check_produced(bomb, rules.unfolding_at_most(1 << 20), 9, NOW_MS)
+    assert records.validation.check_produced(bomb, rules, 9, NOW_MS).header.count == 1
 
 
 def test_many_threads_at_once(records: Records) -> None:

@@ -17,6 +17,8 @@ import pytest
 from tests.simulation.mutations import MUTATIONS, seeds_until_caught
 from tests.simulation.one_broker import DURATION_S, MIN_ACKS, Outcome, simulate
 
+pytestmark = pytest.mark.timeout(900)
+
 SEEDS = range(int(os.environ.get("MILLSTREAM_SEEDS", "30")))
 MUTATION_SEEDS = 20
 
@@ -71,6 +73,7 @@ def test_together_they_test_everything(outcomes: list[Outcome]) -> None:
         "full disk",
         "failed fsync",
         "failing reads",
+        "start without a log dir",
         "clock jump",
     ):
         assert faults[name] > 0, name

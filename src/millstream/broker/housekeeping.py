@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from millstream.broker.background import Background
+from millstream.errors import KafkaError
 
 if TYPE_CHECKING:
     from millstream.broker.server import Broker
     from millstream.cluster.partition import Partition
+
+log = logging.getLogger(__name__)
 
 FLUSH_CHECK_MS = 1000
 YIELD_SECONDS = 0.005
@@ -50,13 +54,16 @@ class Housekeeping:
         """Delete segments that are too old, or too many."""
         now_ms = self._broker.clock.now_ms()
         async for partition in self._healthy():
-            partition.log.apply_retention(now_ms, high_watermark=partition.high_watermark)
+            try:
+                partition.log.apply_retention(now_ms, high_watermark=partition.high_watermark)
+            except KafkaError as error:  # the others go on: this may be what frees the disk
+                log.warning("retention of %s: %s", partition.name, error.message)
 
     async def flush_old(self) -> None:
         """Flush the logs whose oldest unflushed record is older than their flush.ms."""
         now_ms = self._broker.clock.now_ms()
         async for partition in self._healthy():
-            if partition.log.is_flush_due(now_ms):
+            if partition.owes_flush or partition.log.is_flush_due(now_ms):
                 partition.start_flush()
 
     async def checkpoint(self) -> None:

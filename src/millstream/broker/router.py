@@ -153,7 +153,7 @@ class Router:
         try:
             result = route.handler(context, request)
         except Exception as error:
-            result = self._error_response(route, error)
+            result = self._error_response(route, error, version)
         if isinstance(result, Response):
             connection.answer(frame_response(header.correlation_id, result, version))
             route.seconds.observe(perf_counter() - started)
@@ -183,7 +183,7 @@ class Router:
             return
         try:
             error = done.exception()
-            response = done.result() if error is None else self._error_response(route, error)
+            response = done.result() if error is None else self._error_response(route, error, version)
             chunks = None if response is None else frame_response(correlation_id, response, version)
         except Exception:
             log.exception("closing the connection of %s", connection.peer)
@@ -192,15 +192,15 @@ class Router:
         place.fill(chunks)
         route.seconds.observe(perf_counter() - started)
 
-    def _error_response(self, route: Route, error: BaseException) -> Response:
-        """An answer with the error's code, where the API has a place for one; else raises."""
+    def _error_response(self, route: Route, error: BaseException, version: int) -> Response:
+        """An answer with the error's code, where this version has a place for one; else raises."""
         route.errors.value += 1
         if not isinstance(error, KafkaError):
             log.error("%s failed", route.name, exc_info=error)
             error = UnknownServerError()
         fields: dict[str, object] = {"error_code": error.code}
         response = route.request.response
-        names = {field.name for field in response.fields}
+        names = {field.name for field in response.fields_at(version)}
         if "error_code" not in names:
             raise ProtocolError(f"{route.name} failed: {error.message}")
         if "error_message" in names:

@@ -20,13 +20,14 @@ from millstream.broker.group_metrics import GroupMetrics
 from millstream.broker.group_nodes import SHOW_GROUPS_MS, GroupNodes
 from millstream.broker.group_topics import GroupTopics
 from millstream.broker.housekeeping import Housekeeping
+from millstream.broker.membership import Membership
 from millstream.broker.metrics_endpoint import MetricsEndpoint
 from millstream.broker.producer_ids import ProducerIds
 from millstream.broker.router import Router
 from millstream.broker.transaction_admission import TransactionAdmission
 from millstream.broker.transaction_markers import TransactionMarkers
 from millstream.clock import Clock, SystemClock
-from millstream.cluster.metadata import BrokerNode, Endpoint, Metadata
+from millstream.cluster.metadata import Endpoint, Metadata
 from millstream.cluster.replicas import Replicas
 from millstream.config.broker import BrokerConfig
 from millstream.config.keys import MAX_LONG
@@ -39,7 +40,7 @@ from millstream.coordinator.runtime import Runtime
 from millstream.coordinator.shard import Timers
 from millstream.coordinator.transactions.settings import Settings as TransactionSettings
 from millstream.coordinator.transactions.shard import TransactionShard
-from millstream.errors import KafkaError
+from millstream.errors import KafkaError, KafkaStorageError
 from millstream.metrics import Metrics
 from millstream.model import encode_uuid
 from millstream.net.listener import Limits, Listener
@@ -51,6 +52,9 @@ from millstream.storage.os_disk import OsDisk
 from millstream.storage.store import Store
 
 log = logging.getLogger(__name__)
+
+MAX_REPORTED = 1000
+"""How many different damages are remembered as already said."""
 
 WORKER_THREADS = 8
 """Threads for cold reads, checks of large compressed batches, and flushes."""
@@ -116,9 +120,11 @@ class Broker:
         self.metadata: Metadata
         self.replicas: Replicas
         self.controller: Controller
+        self.membership: Membership | None = None
         self.producer_ids: ProducerIds
         self._is_started = False
         self.is_stopping = False
+        self._reported: set[str] = set()
         self._export()
 
     async def __aenter__(self) -> Broker:
@@ -175,16 +181,18 @@ class Broker:
         self.controller = Controller(
             self.registry, self.metadata, self.replicas, config, self.clock, self.random
         )
-        await self._load_broker_configs()
         await self.controller.start()
         await self.controller.load()
-        await self._finish_deletions()
+        await self.controller.finish_deletions()
         for topic in self.metadata.topics.values():
-            await self.replicas.take(topic)
+            await self.replicas.take(topic, is_new=False)
+        await loop.run_in_executor(None, self.store.accept_new_dirs)
         self.store.set_aside_strays(topic.topic_id for topic in self.metadata.topics.values())
+        for partition in self.replicas:
+            await partition.settle()  # what a crash left unflushed is flushed before anyone asks for it
         for listener in config.listeners:
             await self._listen(listener)
-        await self._register()
+        await self._join()
         for opened in self.listeners.values():
             opened.open()
         Housekeeping(self).begin(self.background)
@@ -202,14 +210,24 @@ class Broker:
         await self.background.stop()
         await self.group_topics.stop()
         self.transaction_markers.stop()
+        if self.membership is not None:
+            await self.membership.leave()
         if hasattr(self, "controller"):
             await self.controller.stop()
         if self._is_started:
             self._is_started = False
             for partition in self.replicas:
                 await partition.settle()
-            await asyncio.get_running_loop().run_in_executor(None, self.store.close)
+            await asyncio.get_running_loop().run_in_executor(None, self._close_store)
         await self.registry.close()
+
+    def _close_store(self) -> None:
+        """Close the logs, many at a time on the machine's own disk: their fsyncs overlap."""
+        if isinstance(self.disk, OsDisk):
+            with ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="millstream-close") as pool:
+                self.store.close(each=pool.map)
+        else:
+            self.store.close()
 
     def _transaction_shard(self, index: int, timers: Timers) -> TransactionShard:
         return TransactionShard(
@@ -252,22 +270,6 @@ class Broker:
                 node = await self.registry.get(tree.CLUSTER_ID)
         return str(msgspec.json.decode(node.data)["id"])
 
-    async def _finish_deletions(self) -> None:
-        try:
-            await self.controller.finish_deletions()
-        except KafkaError as error:
-            log.warning("topics that are being deleted could not be removed yet: %s", error.message)
-
-    async def _load_broker_configs(self) -> None:
-        layers = []
-        for name in (str(self.config.node_id), tree.DEFAULT_BROKER):
-            try:
-                node = await self.registry.get(f"{tree.BROKER_CONFIGS}/{name}")
-                layers.append(msgspec.json.decode(node.data, type=tree.ConfigNode).config)
-            except NoNode:
-                layers.append({})
-        self.config.set_dynamic(broker=layers[0], default=layers[1])
-
     async def _listen(self, listener: ListenerConfig) -> None:
         config = self.config
         limits = Limits(
@@ -285,25 +287,17 @@ class Broker:
         self.listeners[listener.name] = made
         await made.start(listener.host, listener.port)
 
-    async def _register(self) -> None:
+    async def _join(self) -> None:
         """Tell the cluster under which addresses this broker is reached."""
-        config = self.config
         endpoints = []
-        for advertised in config.advertised_listeners:
+        for advertised in self.config.advertised_listeners:
             port = advertised.port or self.listeners[advertised.name].port
             endpoints.append(Endpoint(advertised.name, advertised.host or "localhost", port))
         self.endpoints = tuple(endpoints)
-        node = tree.BrokerIdNode(
-            endpoints=[f"{each.listener}://{each.host}:{each.port}" for each in endpoints],
-            host=endpoints[0].host,
-            port=endpoints[0].port,
-            timestamp=str(self.clock.now_ms()),
-            rack=config["broker.rack"],
+        self.membership = Membership(
+            self.registry, self.config, self.clock, self.metadata, self.controller, self.endpoints
         )
-        await self.registry.create(f"{tree.BROKERS}/{config.node_id}", tree.dump(node), ephemeral=True)
-        self.metadata.brokers[config.node_id] = BrokerNode(
-            config.node_id, self.endpoints, config["broker.rack"]
-        )
+        await self.membership.join()
 
     # What handlers ask
 
@@ -313,6 +307,15 @@ class Broker:
         room: int = self.config["max.unsent.bytes"] - unsent
         limit: int = self.config["fetch.max.bytes"]
         return max(0, min(limit, room))
+
+    def report_fetch_error(self, error: KafkaError) -> None:
+        """Count an error of a fetch, and say once where a log is damaged."""
+        self.metrics.fetch_errors.labels(type(error).__name__).value += 1
+        if isinstance(error, KafkaStorageError) and error.message not in self._reported:
+            if len(self._reported) >= MAX_REPORTED:
+                self._reported.clear()
+            self._reported.add(error.message)
+            log.error("a fetch could not be served: %s", error.message)
 
     def _export(self) -> None:
         """Let the metrics tell what the parts know anyway."""

@@ -50,6 +50,10 @@ class Endpoint:
     host: str
     port: int
 
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.listener}://{host}:{self.port}"
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerNode:

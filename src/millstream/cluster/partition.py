@@ -22,6 +22,7 @@ from millstream.errors import (
     InvalidTopic,
     KafkaError,
     KafkaStorageError,
+    MessageTooLarge,
     NotEnoughReplicas,
     OffsetNotAvailable,
     RecordListTooLarge,
@@ -31,11 +32,20 @@ from millstream.model import TopicPartition
 from millstream.protocol.batch import BatchHeader, read_header
 from millstream.protocol.header import CONTROL, TRANSACTIONAL
 from millstream.protocol.types import Buffer
-from millstream.protocol.validation import Checked, ProduceRules, check_produced, needs_thread
+from millstream.protocol.validation import (
+    Checked,
+    NotDecompressed,
+    ProduceRules,
+    check_produced,
+    needs_thread,
+)
 from millstream.storage.log import Appended, Log
 from millstream.storage.reading import Slice
 
 log = logging.getLogger(__name__)
+
+QUICK_BYTES = 1024 * 1024
+"""To how much a small compressed batch may unfold and still be checked on the loop."""
 
 ALL = -1
 """`acks` of a producer that wants every in-sync replica to have its records."""
@@ -87,7 +97,7 @@ class Partition:
         self._byte_waiters: dict[ByteWaiter, None] = {}
         self._is_internal = name.topic in INTERNAL_TOPICS
         self._queue: deque[_QueuedAppend] = deque()
-        self.transactions = TransactionalAppends(name, log, admission, self._write)
+        self.transactions = TransactionalAppends(name, log, admission, self._write_admitted)
         self._flush_task: asyncio.Task[None] | None = None
         self._failure: KafkaError | None = None
         log.epochs.assign(state.leader_epoch, log.end_offset)
@@ -113,6 +123,7 @@ class Partition:
             timestamp_after_max_ms=config.message_timestamp_after_max_ms,
             max_decompressed_bytes=self._max_decompressed_bytes,
         )
+        self._quick_rules = self.rules.unfolding_at_most(QUICK_BYTES)
         self._flushes_first = config.flush_before_ack
         self._flush_messages = config.flush_messages
 
@@ -130,10 +141,12 @@ class Partition:
         self._check_writable(acks)
         if self._is_internal:
             raise InvalidTopic(f"{self.name.topic} is written by brokers only")
-        if self._queue or needs_thread(data):
-            queued = _QueuedAppend(memoryview(bytearray(data)), produce_version, transactional_id)
-            return self._enqueue(queued)
-        checked = check_produced(data, self.rules, produce_version, self._clock.now_ms())
+        if self._queue or needs_thread(data, self.rules):
+            return self._enqueue(data, produce_version, transactional_id)
+        try:
+            checked = check_produced(data, self._quick_rules, produce_version, self._clock.now_ms())
+        except NotDecompressed:  # broken, or it unfolds to much: a thread finds out
+            return self._enqueue(data, produce_version, transactional_id)
         if checked.header.attributes & TRANSACTIONAL:
             return self.transactions.append(checked.data, checked.header, transactional_id, produce_version)
         return self._write(checked.data, checked.header)
@@ -187,7 +200,18 @@ class Partition:
         self._advance(self.log.end_offset)
         return appended
 
-    def _enqueue(self, entry: _QueuedAppend) -> asyncio.Future[Appended]:
+    def _write_admitted(self, data: memoryview, header: BatchHeader) -> Appended:
+        """Write a batch that may have waited."""
+        if self._failure is not None:
+            raise self._failure
+        return self._write(data, header)
+
+    def _enqueue(
+        self, data: Buffer, produce_version: int, transactional_id: str | None
+    ) -> asyncio.Future[Appended]:
+        if len(data) > self.rules.max_message_bytes:
+            raise MessageTooLarge(f"{len(data)} bytes are more than max.message.bytes of {self.name.topic!r}")
+        entry = _QueuedAppend(memoryview(bytearray(data)), produce_version, transactional_id)
         self._queue.append(entry)
         entry.check = asyncio.get_running_loop().run_in_executor(
             None, check_produced, entry.data, self.rules, entry.produce_version, self._clock.now_ms()
@@ -252,12 +276,23 @@ class Partition:
                 elif not self._must_flush():
                     break
         except KafkaError as error:
-            self.fail(error)
+            if self.log.failure is not None:
+                self.fail(error)
+            else:  # a full disk: those who wait are told, and the next flush may succeed
+                log.warning("flushing %s has to wait: %s", self.name, error.message)
+                self._commit_waiters.fail(error)
+                self._flush_waiters.fail(error)
         except OSError as error:
             log.error("flushing %s failed: %s", self.name, error)
             self.fail(KafkaStorageError(f"flushing {self.name} failed: {error}"))
         finally:
             self._flush_task = None
+
+    @property
+    def owes_flush(self) -> bool:
+        """Whether records wait for a flush before they may be shown, and none is under way."""
+        log = self.log
+        return self._flushes_first and self._flush_task is None and log.recovery_point < log.end_offset
 
     async def settle(self) -> None:
         """Wait until no flush is under way."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from uuid import UUID
 
 from millstream.clock import Clock
 from millstream.cluster.metadata import Topic
 from millstream.cluster.partition import Partition
 from millstream.cluster.transactional_appends import Admission
 from millstream.config.broker import BrokerConfig
-from millstream.config.log import log_config
+from millstream.config.log import LogConfig, log_config
 from millstream.errors import (
     FencedLeaderEpoch,
     KafkaStorageError,
@@ -20,6 +21,7 @@ from millstream.errors import (
 )
 from millstream.metrics import Metrics, TopicCounters
 from millstream.model import TopicPartition
+from millstream.storage.log import Log
 from millstream.storage.store import Store
 
 log = logging.getLogger(__name__)
@@ -63,14 +65,20 @@ class Replicas:
             partition = self._topics[topic][index]
         except KeyError:
             raise UnknownTopicOrPartition(f"there is no partition {index} of {topic!r} here") from None
+        if partition.failure is not None:
+            raise partition.failure
         if leader_epoch >= 0 and leader_epoch != partition.leader_epoch:
             if leader_epoch < partition.leader_epoch:
                 raise FencedLeaderEpoch
             raise UnknownLeaderEpoch
         return partition
 
-    async def take(self, topic: Topic) -> None:
-        """Hold the partitions of a new or changed topic that are this broker's."""
+    async def take(self, topic: Topic, *, is_new: bool = True) -> None:
+        """Hold the partitions of a topic that are this broker's.
+
+        Those not held yet are made if they `is_new`. At a start, one that is not there is made only if its
+        records cannot lie in a log dir that is not there either; else it is held, but offline.
+        """
         loop = asyncio.get_running_loop()
         config = log_config(topic.overrides, self._config)
         held = self._topics.setdefault(topic.name, {})
@@ -80,11 +88,7 @@ class Replicas:
             if self._config.node_id not in state.replicas or index in held:
                 continue
             name = TopicPartition(topic.name, index)
-            opened = self._store.get(name, topic.topic_id)
-            if opened is None:
-                opened = self._store.create(name, topic.topic_id, config)
-            else:
-                opened.config = config
+            opened = self._open(name, topic.topic_id, config, is_new)
             partition = Partition(
                 name,
                 topic.topic_id,
@@ -96,12 +100,27 @@ class Replicas:
                 self._admission,
             )
             if partition.log.failure is not None:
-                partition.fail(KafkaStorageError(f"the log dir of {name} has failed"))
+                partition.fail(KafkaStorageError(partition.log.failure))
             held[index] = partition
             self.on_lead(partition)
             if loop.time() > pause_at:
                 await asyncio.sleep(0)
                 pause_at = loop.time() + YIELD_SECONDS
+
+    def _open(self, name: TopicPartition, topic_id: UUID, config: LogConfig, is_new: bool) -> Log:
+        store = self._store
+        try:
+            opened = store.get(name, topic_id)
+            if opened is not None:
+                opened.config = config
+                return opened
+            if is_new or store.may_create_missing:
+                return store.create(name, topic_id, config)
+        except KafkaStorageError as error:
+            if is_new:
+                raise
+            log.error("%s stays offline: %s", name, error.message)
+        return store.missing(name, config)
 
     async def drop(self, topic: Topic) -> None:
         """Hold a deleted topic's partitions no more; their folders are renamed now and removed later."""

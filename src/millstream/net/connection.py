@@ -28,6 +28,8 @@ BUSY_BUFFER_BYTES = 256 * 1024
 SMALL_WRITE_BYTES = 64 * 1024
 HIGH_WATER_BYTES = 256 * 1024
 MAX_RESERVED = 1000
+MAX_RESERVED_BYTES = 16 * 1024 * 1024
+"""Requests, and their bytes, that may wait for their answers before the next one is started."""
 
 _size_of = Struct(">i").unpack_from
 
@@ -37,12 +39,13 @@ log = logging.getLogger(__name__)
 class Place:
     """The place of one request's answer among those of its connection."""
 
-    __slots__ = ("_connection", "awaited", "chunks", "is_alone", "is_filled")
+    __slots__ = ("_connection", "awaited", "chunks", "is_alone", "is_filled", "request_bytes")
 
     def __init__(self, connection: Connection, is_alone: bool) -> None:
         self._connection = connection
         self.is_alone = is_alone
         self.is_filled = False
+        self.request_bytes = 0
         self.chunks: list[Buffer] | None = None
         self.awaited: asyncio.Future[Any] | None = None
 
@@ -67,6 +70,8 @@ class Connection(asyncio.BufferedProtocol):
         self._end = 0
         self._read_to = IDLE_BUFFER_BYTES
         self._places: deque[Place] = deque()
+        self._frame_bytes = 0
+        self._reserved_bytes = 0
         self._placed_bytes = 0
         self._outgoing: list[Buffer] = []
         self._outgoing_bytes = 0
@@ -94,11 +99,12 @@ class Connection(asyncio.BufferedProtocol):
         if not self._listener.admit(self):
             self._is_closing = True
             self.transport.abort()
-        elif not self._listener.is_open:
-            self._pause_reading()
+        else:
+            self._is_alone = not self._listener.is_open
 
     def read_on(self) -> None:
         """The listener has opened: take requests."""
+        self._is_alone = False
         self._proceed()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -164,6 +170,8 @@ class Connection(asyncio.BufferedProtocol):
     def reserve(self, is_alone: bool) -> Place:
         """Keep the place of the request being dispatched, to be filled later."""
         place = Place(self, is_alone)
+        place.request_bytes = self._frame_bytes
+        self._reserved_bytes += self._frame_bytes
         self._places.append(place)
         if is_alone:
             self._is_alone = True
@@ -178,8 +186,8 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_quiet(self) -> bool:
-        """No request is under way and no answer waits to be read."""
-        return not self._places and not self._is_write_paused and self._start == self._end
+        """No request is under way and no answer waits to be read; half a request does not count."""
+        return not self._places and not self._is_write_paused
 
     def has_moved(self) -> bool:
         """Whether, since the last call, bytes came, bytes left, or a request was under way.
@@ -219,6 +227,7 @@ class Connection(asyncio.BufferedProtocol):
             or self._is_write_paused
             or len(self._places) >= MAX_RESERVED
             or self._placed_bytes > HIGH_WATER_BYTES
+            or self._reserved_bytes > MAX_RESERVED_BYTES
         )
 
     def _dispatch(self) -> None:
@@ -236,10 +245,10 @@ class Connection(asyncio.BufferedProtocol):
                 if available < size + 4:
                     break
                 self._start = start + size + 4
+                self._frame_bytes = size
                 self._service(self, self._view[start + 4 : start + 4 + size])
         except ProtocolError as error:
-            log.warning("closing the connection of %s: %s", self.peer, error)
-            self._listener.protocol_errors.value += 1
+            self._listener.refuse(self, error)
             self._is_closing = True
             self._flush()
             self.transport.close()
@@ -258,6 +267,7 @@ class Connection(asyncio.BufferedProtocol):
     def _place_filled(self, place: Place) -> None:
         if self._is_closing and self.transport.is_closing():
             return
+        self._reserved_bytes -= place.request_bytes
         if place.chunks is not None:
             self._placed_bytes += sum(map(len, place.chunks))
         places = self._places

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from millstream.clock import Clock
+from millstream.errors import ProtocolError
 from millstream.metrics import Counter as CounterMetric
 from millstream.net.connection import Connection
 
@@ -19,6 +20,8 @@ Service = Callable[[Connection, memoryview], None]
 """Takes a request's frame (without its size) and answers or reserves a place on the connection."""
 
 SWEEP_SECONDS = 1.0
+QUIET_SECONDS = 60.0
+MAX_REMEMBERED = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class Listener:
         self._clock = clock
         self._per_ip: Counter[str] = Counter()
         self._idle_since: dict[Connection, float] = {}
+        self._quiet_until: dict[str, float] = {}
         self._waiting: list[Connection] = []
         self._servers: list[asyncio.Server] = []
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -133,6 +137,16 @@ class Listener:
         self._per_ip[connection.peer] -= 1
         if not self._per_ip[connection.peer]:
             del self._per_ip[connection.peer]
+
+    def refuse(self, connection: Connection, error: ProtocolError) -> None:
+        """Count bytes that are no request; said of an address once a minute, or a flood fills the log."""
+        self.protocol_errors.value += 1
+        now = self._clock.monotonic()
+        if now >= self._quiet_until.get(connection.peer, now):
+            if len(self._quiet_until) >= MAX_REMEMBERED:
+                self._quiet_until.clear()
+            self._quiet_until[connection.peer] = now + QUIET_SECONDS
+            log.warning("closing the connection of %s: %s", connection.peer, error)
 
     def has_buffer_room(self) -> bool:
         """Whether connections may still grow their buffers."""

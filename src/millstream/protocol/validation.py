@@ -8,7 +8,7 @@ header's largest timestamp is the true one. The function is pure and may run in 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from crc32c import crc32c
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _THREAD_BYTES = 64 * 1024
+_RECOMPRESS_BYTES = 16 * 1024
 _MAX_LONG = 2**63 - 1
 _CODECS = {"none": 0, "uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 _MAX_RECORD_ERRORS = 1000
@@ -38,6 +39,10 @@ _MAX_RECORD_ERRORS = 1000
 _ATTRIBUTES = struct.Struct(">h")
 _TIMESTAMP = struct.Struct(">q")
 _LENGTH = struct.Struct(">i")
+
+
+class NotDecompressed(InvalidRecord):
+    """The records are not what their codec writes, or unfold to more than is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,10 @@ class ProduceRules:
     timestamp_after_max_ms: int = 3_600_000
     max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES
 
+    def unfolding_at_most(self, limit_bytes: int) -> ProduceRules:
+        """The same rules for a check that may take only little time: NotDecompressed says it would not."""
+        return replace(self, max_decompressed_bytes=min(self.max_decompressed_bytes, limit_bytes))
+
     def level_of(self, codec: int) -> int | None:
         return (None, self.gzip_level, None, self.lz4_level, self.zstd_level)[codec]
 
@@ -71,10 +80,19 @@ class Checked:
     max_timestamp_delta: int
 
 
-def needs_thread(records: Buffer) -> bool:
-    """Whether checking this batch would hold up an event loop: it is compressed and over 64 KB."""
+def needs_thread(records: Buffer, rules: ProduceRules) -> bool:
+    """Whether checking this batch would hold up an event loop: it is large, and has to be (de)compressed.
+
+    A small one may still unfold to much; `unfolding_at_most` bounds what is tried on the loop.
+    """
     view = memoryview(records)
-    return len(view) > _THREAD_BYTES and view[22] & 7 != 0
+    size = len(view)
+    if size <= _RECOMPRESS_BYTES:
+        return False
+    codec = view[22] & CODEC_MASK
+    if rules.compression_type != "producer" and _CODECS[rules.compression_type] != codec:
+        return True
+    return size > _THREAD_BYTES and codec != 0
 
 
 def check_produced(records: Buffer, rules: ProduceRules, produce_version: int, now_ms: int) -> Checked:
@@ -165,7 +183,7 @@ def _decompressed(view: memoryview, codec: int, rules: ProduceRules) -> memoryvi
     try:
         return decompress(codec, compressed, rules.max_decompressed_bytes)
     except Undecompressable as error:
-        raise InvalidRecord(str(error)) from error
+        raise NotDecompressed(str(error)) from error
 
 
 def _check_timestamps(

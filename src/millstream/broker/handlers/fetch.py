@@ -31,17 +31,31 @@ def fetch(ctx: Context, req: FetchRequest) -> FetchResponse | Awaitable[FetchRes
     if replica_id != CONSUMER:
         raise ClusterAuthorizationFailed("replicas fetch on the brokers' own listener")
     session, is_incremental, positions = ctx.broker.fetch_sessions.begin(req, ctx.version)
-    reading = _Reading(ctx, req, session, is_incremental, list(positions.values()))
-    try:
-        if reading.read():
-            return reading.response()
-    except BlockingIOError:
-        return reading.read_cold()
-    return reading.park()
+    return _Fetch(ctx, req, session, is_incremental, list(positions.values())).begin()
 
 
-class _Reading:
-    """One fetch on its way: what has been read so far, and who waits for more."""
+class _Found:
+    """What one pass over the partitions of a fetch has read so far."""
+
+    __slots__ = ("answers", "has_error", "partitions", "read_bytes")
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[FetchPosition, PartitionData]] = []
+        self.partitions: list[tuple[Partition, PartitionData, int]] = []
+        """Those that could be read, what they answered, and how many offsets that covers."""
+        self.read_bytes = 0
+        self.has_error = False
+
+    def add(self, position: FetchPosition, data: PartitionData) -> None:
+        self.answers.append((position, data))
+        if data.records:
+            self.read_bytes += len(data.records)
+        if data.error_code or data.diverging_epoch is not None:
+            self.has_error = True
+
+
+class _Fetch:
+    """One fetch on its way. While it waits it holds no records: what has come is read when it ends."""
 
     def __init__(
         self,
@@ -56,58 +70,59 @@ class _Reading:
         self._session = session
         self._is_incremental = is_incremental
         self._positions = positions
-        self._min_bytes = req.min_bytes
+        self._max_bytes = req.max_bytes
+        self._min_bytes = min(req.min_bytes, req.max_bytes)
         self._max_wait_seconds = max(req.max_wait_ms, 0) / 1000
         self._is_committed_only = req.isolation_level == READ_COMMITTED
-        self._max_bytes = min(req.max_bytes, ctx.broker.max_fetch_bytes())
-        self._begin()
 
-    def _begin(self) -> None:
-        self._answers: list[tuple[FetchPosition, PartitionData]] = []
-        self._parts: list[Partition] = []
-        self._read_bytes = 0
-        self._has_error = False
+    def begin(self) -> FetchResponse | Awaitable[FetchResponse]:
+        try:
+            found = self._read()
+        except BlockingIOError:
+            return self._begin_cold()
+        if self._is_enough(found):
+            return self._response(found)
+        return self._park(found)
 
-    # Reading
+    async def _begin_cold(self) -> FetchResponse:
+        found = await self._read_cold()
+        if self._is_enough(found):
+            return self._response(found)
+        return await self._park(found)
 
-    def read(self) -> bool:
-        """Read every partition from memory; True if that is an answer. Raises BlockingIOError."""
-        self._begin()
-        for position in self._positions:
-            self._add(position, self._read_one(position, nowait=True))
-        return self._is_enough()
-
-    async def read_cold(self) -> FetchResponse:
-        """The same with what is not in memory read by threads, so that the loop goes on."""
-        loop = asyncio.get_running_loop()
-        self._begin()
-        for position in self._positions:
-            try:
-                data = self._read_one(position, nowait=True)
-            except BlockingIOError:
-                data = await loop.run_in_executor(None, self._read_one, position, False)
-            self._add(position, data)
-        if self._is_enough():
-            return self.response()
-        return await self.park()
-
-    def _is_enough(self) -> bool:
+    def _is_enough(self, found: _Found) -> bool:
         return (
-            self._has_error
-            or self._read_bytes >= self._min_bytes
+            found.has_error
+            or found.read_bytes >= self._min_bytes
             or self._max_wait_seconds <= 0
             or not self._positions
             or self._broker.is_stopping
         )
 
-    def _add(self, position: FetchPosition, data: PartitionData) -> None:
-        self._answers.append((position, data))
-        if data.records:
-            self._read_bytes += len(data.records)
-        if data.error_code or data.diverging_epoch is not None:
-            self._has_error = True
+    # Reading
 
-    def _read_one(self, position: FetchPosition, nowait: bool) -> PartitionData:
+    def _read(self) -> _Found:
+        """Read every partition from memory. Raises BlockingIOError where the disk is needed."""
+        found = _Found()
+        budget = min(self._max_bytes, self._broker.max_fetch_bytes())
+        for position in self._positions:
+            found.add(position, self._read_one(found, position, budget, nowait=True))
+        return found
+
+    async def _read_cold(self) -> _Found:
+        """The same with what is not in memory read by threads, so that the loop goes on."""
+        loop = asyncio.get_running_loop()
+        found = _Found()
+        budget = min(self._max_bytes, self._broker.max_fetch_bytes())
+        for position in self._positions:
+            try:
+                data = self._read_one(found, position, budget, nowait=True)
+            except BlockingIOError:
+                data = await loop.run_in_executor(None, self._read_one, found, position, budget, False)
+            found.add(position, data)
+        return found
+
+    def _read_one(self, found: _Found, position: FetchPosition, budget: int, nowait: bool) -> PartitionData:
         """What one partition answers; its errors are values."""
         data = PartitionData(partition_index=position.index, high_watermark=-1)
         try:
@@ -117,6 +132,7 @@ class _Reading:
                 name = position.topic
             partition = self._broker.replicas.leader(name, position.index, position.current_leader_epoch)
             log = partition.log
+            count = 0
             if position.last_fetched_epoch >= 0:
                 epoch, end_offset = log.epochs.end_offset_for(position.last_fetched_epoch, log.end_offset)
                 if epoch < 0:
@@ -124,44 +140,45 @@ class _Reading:
                 if epoch < position.last_fetched_epoch or end_offset < position.fetch_offset:
                     data.diverging_epoch = FetchResponse.EpochEndOffset(epoch=epoch, end_offset=end_offset)
             if data.diverging_epoch is None:
-                found = partition.read(
+                read = partition.read(
                     position.fetch_offset,
-                    min(position.max_bytes, max(self._max_bytes - self._read_bytes, 0)),
+                    min(position.max_bytes, max(budget - found.read_bytes, 0)),
                     is_committed_only=self._is_committed_only,
-                    min_one=not self._read_bytes,
+                    min_one=not found.read_bytes,
                     nowait=nowait,
                 )
-                data.records = found.data
-                partition.counters.bytes_out.value += len(found.data)
-                partition.counters.records_out.value += found.next_offset - found.first_offset
                 if self._is_committed_only:
-                    data.aborted_transactions = _aborted(partition, found)
+                    data.aborted_transactions = _aborted(partition, read, nowait)
+                data.records = read.data
+                count = read.next_offset - read.first_offset
             data.high_watermark = partition.high_watermark
             data.last_stable_offset = partition.last_stable_offset
             data.log_start_offset = log.start_offset
-            self._parts.append(partition)
+            found.partitions.append((partition, data, count))
         except KafkaError as error:
             data.error_code = error.code
             data.records = b""
+            self._broker.report_fetch_error(error)
         return data
 
     # Waiting
 
-    def park(self) -> asyncio.Future[FetchResponse]:
+    def _park(self, found: _Found) -> asyncio.Future[FetchResponse]:
         """A future that ends when enough has come, something went wrong, or the wait is over."""
         loop = asyncio.get_running_loop()
         self._answer: asyncio.Future[FetchResponse] = loop.create_future()
-        self._deadline = loop.time() + self._max_wait_seconds
-        self._timer = loop.call_at(self._deadline, self._time_is_up)
         self._answer.add_done_callback(self._leave)
-        self._watch()
+        self._timer = loop.call_later(self._max_wait_seconds, self._time_is_up)
+        self._watch(found)
         return self._answer
 
-    def _watch(self) -> None:
-        self._waiter = ByteWaiter(self._min_bytes - self._read_bytes, self._woken)
-        self._watched = self._parts
-        for partition in self._watched:
+    def _watch(self, found: _Found) -> None:
+        self._waiter = ByteWaiter(self._min_bytes - found.read_bytes, self._woken)
+        self._watched = [partition for partition, _, _ in found.partitions]
+        for partition, data, _ in found.partitions:
             partition.watch(self._waiter)
+            if partition.high_watermark != data.high_watermark:
+                self._waiter.wake()  # it came while others were read
 
     def _unwatch(self) -> None:
         for partition in self._watched:
@@ -178,51 +195,49 @@ class _Reading:
             return
         self._unwatch()
         try:
-            enough = self.read() or self._read_bytes > 0
+            found = self._read()
         except BlockingIOError:
-            self._become(asyncio.ensure_future(self._cold_again()))
+            self._timer.cancel()
+            asyncio.ensure_future(self._end_cold())  # noqa: RUF006 (it settles the answer, whatever happens)
             return
         except Exception as error:
             self._answer.set_exception(error)
             return
-        if enough:
-            self._answer.set_result(self.response())
+        if self._is_enough(found) or found.read_bytes > 0:
+            self._answer.set_result(self._response(found))
         else:
-            self._watch()
+            self._watch(found)
 
     def _time_is_up(self) -> None:
-        if self._answer.done():
-            return
         self._max_wait_seconds = 0.0
         self._woken()
 
-    async def _cold_again(self) -> FetchResponse:
-        self._max_wait_seconds = 0.0
-        return await self.read_cold()
-
-    def _become(self, reading: asyncio.Future[FetchResponse]) -> None:
-        def finish(done: asyncio.Future[FetchResponse]) -> None:
-            if self._answer.done() or done.cancelled():
-                return
-            error = done.exception()
-            if error is None:
-                self._answer.set_result(done.result())
-            else:
+    async def _end_cold(self) -> None:
+        try:
+            response = self._response(await self._read_cold())
+        except Exception as error:
+            if not self._answer.done():
                 self._answer.set_exception(error)
-
-        reading.add_done_callback(finish)
+        else:
+            if not self._answer.done():
+                self._answer.set_result(response)
 
     # Answering
 
-    def response(self) -> FetchResponse:
+    def _response(self, found: _Found) -> FetchResponse:
+        for partition, data, count in found.partitions:
+            if data.records:
+                partition.counters.bytes_out.value += len(data.records)
+                partition.counters.records_out.value += count
         session = self._session
         return FetchResponse(
-            session_id=session.session_id if session else 0, responses=list(_by_topic(self._told()))
+            session_id=session.session_id if session else 0,
+            responses=list(_by_topic(self._told(found))),
         )
 
-    def _told(self) -> Iterable[tuple[FetchPosition, PartitionData]]:
+    def _told(self, found: _Found) -> Iterable[tuple[FetchPosition, PartitionData]]:
         session = self._session
-        for position, data in self._answers:
+        for position, data in found.answers:
             if session is not None:
                 has_news = position.has_news(data)
                 if data.records:
@@ -232,13 +247,13 @@ class _Reading:
             yield position, data
 
 
-def _aborted(partition: Partition, found: Slice) -> list[FetchResponse.AbortedTransaction]:
+def _aborted(partition: Partition, found: Slice, nowait: bool) -> list[FetchResponse.AbortedTransaction]:
     if not found.data:
         return []
     return [
         FetchResponse.AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
         for producer_id, first_offset in partition.log.aborted_transactions(
-            found.first_offset, found.next_offset
+            found.first_offset, found.next_offset, nowait=nowait
         )
     ]
 

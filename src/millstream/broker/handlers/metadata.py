@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from millstream.broker.router import Context, handles
-from millstream.cluster.metadata import PartitionState, Topic
+from millstream.cluster.metadata import NO_LEADER, PartitionState, Topic
 from millstream.controller.topics import NewTopic
 from millstream.errors import (
     InvalidRequest,
     KafkaError,
     LeaderNotAvailable,
     ListenerNotFound,
+    NotController,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
     UnsupportedEndpointType,
 )
-from millstream.model import NO_UUID
+from millstream.model import NO_UUID, check_topic_name
 from millstream.protocol.messages import (
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -52,7 +53,7 @@ async def metadata(ctx: Context, req: MetadataRequest) -> MetadataResponse:
     )
     wants_all = req.topics is None or (ctx.version == 0 and not req.topics)
     if wants_all:
-        response.topics = [_topic(topic) for topic in broker.metadata.topics.values()]
+        response.topics = [_topic(ctx, topic) for topic in broker.metadata.topics.values()]
         return response
     may_create = req.allow_auto_topic_creation or ctx.version < 4
     for wanted in req.topics or ():
@@ -63,7 +64,7 @@ async def metadata(ctx: Context, req: MetadataRequest) -> MetadataResponse:
                 raise InvalidRequest("a topic is asked for by name or by id")
             else:
                 topic = await _found_or_created(ctx, wanted.name, may_create)
-            response.topics.append(_topic(topic))
+            response.topics.append(_topic(ctx, topic))
         except KafkaError as error:
             response.topics.append(
                 MetadataResponse.MetadataResponseTopic(
@@ -82,15 +83,19 @@ async def _found_or_created(ctx: Context, name: str, may_create: bool) -> Topic:
     found = broker.metadata.topics.get(name)
     if found is not None:
         return found
+    check_topic_name(name)
     if not (may_create and broker.config["auto.create.topics.enable"]):
         raise UnknownTopicOrPartition(f"there is no topic {name!r}")
     try:
         return await broker.controller.create_topic(NewTopic(name))
     except TopicAlreadyExists:
         return broker.metadata.topic(name)
+    except NotController as error:
+        raise LeaderNotAvailable from error
 
 
-def _topic(topic: Topic) -> MetadataResponse.MetadataResponseTopic:
+def _topic(ctx: Context, topic: Topic) -> MetadataResponse.MetadataResponseTopic:
+    failed = _failed(ctx, topic)
     return MetadataResponse.MetadataResponseTopic(
         error_code=0,
         name=topic.name,
@@ -98,21 +103,27 @@ def _topic(topic: Topic) -> MetadataResponse.MetadataResponseTopic:
         is_internal=topic.is_internal,
         partitions=[
             MetadataResponse.MetadataResponsePartition(
-                error_code=_partition_error(partition),
+                error_code=_partition_error(partition, index in failed),
                 partition_index=index,
-                leader_id=partition.leader,
+                leader_id=NO_LEADER if index in failed else partition.leader,
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=partition.replicas,
                 isr_nodes=partition.isr,
-                offline_replicas=[],
+                offline_replicas=[ctx.broker.config.node_id] if index in failed else [],
             )
             for index, partition in enumerate(topic.partitions)
         ],
     )
 
 
-def _partition_error(partition: PartitionState) -> int:
-    return 0 if partition.leader >= 0 else LeaderNotAvailable.code
+def _failed(ctx: Context, topic: Topic) -> set[int]:
+    """The partitions that this broker leads and cannot serve, because their log dir failed."""
+    held = ctx.broker.replicas.topic(topic.name)
+    return {index for index, partition in held.items() if partition.failure is not None}
+
+
+def _partition_error(partition: PartitionState, has_failed: bool) -> int:
+    return LeaderNotAvailable.code if has_failed or partition.leader < 0 else 0
 
 
 def _brokers(ctx: Context) -> Iterable[tuple[int, str, int, str | None]]:
@@ -169,7 +180,7 @@ def describe_topic_partitions(
             continue
         shown = list(enumerate(topic.partitions))[first : first + limit]
         limit -= len(shown)
-        response.topics.append(_described(topic, shown))
+        response.topics.append(_described(ctx, topic, shown))
         if first + len(shown) < len(topic.partitions):
             response.next_cursor = DescribeTopicPartitionsResponse.Cursor(
                 topic_name=name, partition_index=first + len(shown)
@@ -191,8 +202,9 @@ def _unknown_topic(name: str) -> DescribeTopicPartitionsResponse.DescribeTopicPa
 
 
 def _described(
-    topic: Topic, shown: list[tuple[int, PartitionState]]
+    ctx: Context, topic: Topic, shown: list[tuple[int, PartitionState]]
 ) -> DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic:
+    failed = _failed(ctx, topic)
     return DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic(
         error_code=0,
         name=topic.name,
@@ -200,15 +212,15 @@ def _described(
         is_internal=topic.is_internal,
         partitions=[
             DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition(
-                error_code=_partition_error(partition),
+                error_code=_partition_error(partition, index in failed),
                 partition_index=index,
-                leader_id=partition.leader,
+                leader_id=NO_LEADER if index in failed else partition.leader,
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=partition.replicas,
                 isr_nodes=partition.isr,
                 eligible_leader_replicas=[],  # the Java client takes no null here
                 last_known_elr=[],
-                offline_replicas=[],
+                offline_replicas=[ctx.broker.config.node_id] if index in failed else [],
             )
             for index, partition in shown
         ],
