@@ -31,6 +31,10 @@ from millstream.coordinator.shard import Entry
 from millstream.errors import GroupIdNotFound, ProtocolError
 from millstream.protocol.messages import ConsumerProtocolAssignment
 
+FORGETFUL_ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
+"""Assignors whose members do without the data that their assignments carry. Others, as that of Kafka Streams,
+would lose what they go by."""
+
 _version = Struct(">h")
 
 
@@ -77,8 +81,8 @@ def _upgraded_members(group: ClassicGroup, topics: Topics) -> list[ConsumerMembe
         subscription = read_subscription(member.protocols[0][1])
         held: dict[UUID, dict[int, int]] = {}
         assignment = read_assignment(member.assignment)
-        if assignment.user_data:
-            raise ProtocolError("an assignor of its own keeps data in the assignment")
+        if assignment.user_data and group.protocol_name not in FORGETFUL_ASSIGNORS:
+            raise ProtocolError(f"the assignor {group.protocol_name} keeps data of its own in assignments")
         for read in (*assignment.assigned_partitions, *subscription.owned_partitions):
             topic = topics.by_name(read.topic)
             if topic is None:

@@ -1,7 +1,7 @@
 """How members of consumer groups are missed: a session, and time-outs while a rebalance waits for them.
 
-A timer that outlives its member, or the epoch it was set in, does nothing; so none has to be cancelled
-when a member goes, and none is missing when the log refused to let it go.
+A timer that outlives its member, or the state it was set for, does nothing; so none has to be cancelled
+when a member goes or moves on, and none is missing when the log refused to let it.
 """
 
 from __future__ import annotations
@@ -43,9 +43,8 @@ class Sessions:
         self._set("session", group_id, member, timeout_ms, "was silent for too long")
 
     def expect_revocation(self, group_id: str, member: ConsumerMember) -> None:
-        """A member has to give partitions up before its rebalance time-out; or it has."""
+        """A member that has to give partitions up has its rebalance time-out to do so."""
         if member.state is not MemberState.UNREVOKED_PARTITIONS:
-            self._timers.cancel(_key("revocation", group_id, member.member_id))
             return
         epoch = member.epoch
 
@@ -78,7 +77,12 @@ class Sessions:
         """A classic member joined, and has to ask for its assignment."""
         self._joins.discard((group_id, member.member_id))
         self._timers.cancel(_key("join", group_id, member.member_id))
-        self._set("sync", group_id, member, member.rebalance_timeout_ms, "did not sync in time")
+
+        def is_late(current: ConsumerMember) -> bool:
+            return current == member
+
+        timeout_ms = member.rebalance_timeout_ms
+        self._set("sync", group_id, member, timeout_ms, "did not sync in time", is_late)
 
     def synced(self, group_id: str, member: ConsumerMember) -> None:
         self._timers.cancel(_key("sync", group_id, member.member_id))
