@@ -10,7 +10,7 @@ from millstream.cluster.partition import Partition
 from millstream.controller.topics import NewTopic
 from millstream.coordinator.groups.shard import GroupShard
 from millstream.coordinator.runtime import Runtime
-from millstream.errors import CoordinatorNotAvailable, TopicAlreadyExists
+from millstream.errors import CoordinatorNotAvailable, NotController, TopicAlreadyExists
 
 if TYPE_CHECKING:
     from millstream.broker.server import Broker
@@ -91,6 +91,8 @@ class Coordinators:
             return await self._broker.controller.create_topic(self._new_topic(name))
         except TopicAlreadyExists:
             return self._broker.metadata.topic(name)
+        except NotController as error:
+            raise CoordinatorNotAvailable from error
 
     def _new_topic(self, name: str) -> NewTopic:
         config = self._broker.config

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 import msgspec
 
 from millstream.controller import tree
-from millstream.registry.contract import BadVersion, NodeExists, NoNode, Registry
+from millstream.errors import CoordinatorNotAvailable
+from millstream.registry.contract import BadVersion, NodeExists, NoNode, Registry, RegistryError
+
+log = logging.getLogger(__name__)
 
 BLOCK_SIZE = 1000
 
@@ -20,8 +25,13 @@ class ProducerIds:
         self._end = 0
 
     async def next(self) -> int:
+        """A new id; CoordinatorNotAvailable, which clients retry, while the registry cannot be used."""
         while self._next >= self._end:
-            await self._take_block()
+            try:
+                await self._take_block()
+            except RegistryError as error:
+                log.warning("no producer ids from the registry: %s", error)
+                raise CoordinatorNotAvailable("the registry cannot be used at the moment") from error
         given = self._next
         self._next += 1
         return given

@@ -8,7 +8,13 @@ from millstream.broker.router import Context, handles
 from millstream.cluster.metadata import Topic
 from millstream.config.describe import describe_topic
 from millstream.controller.topics import NewTopic
-from millstream.errors import InvalidReplicaAssignment, InvalidRequest, KafkaError
+from millstream.errors import (
+    InvalidReplicaAssignment,
+    InvalidRequest,
+    KafkaError,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
 from millstream.model import NO_UUID
 from millstream.protocol.messages import (
     CreatePartitionsRequest,
@@ -86,7 +92,10 @@ async def delete_topics(ctx: Context, req: DeleteTopicsRequest) -> DeleteTopicsR
             metadata = ctx.broker.metadata
             topic = metadata.topic_by_id(topic_id) if name is None else metadata.topic(name)
             result.name, result.topic_id = topic.name, topic.topic_id
-            await ctx.broker.controller.delete_topic(topic)
+            try:
+                await ctx.broker.controller.delete_topic(topic)
+            except UnknownTopicOrPartition as error:
+                raise error if name is not None else UnknownTopicId(error.message) from error
         except KafkaError as error:
             result.error_code = error.code
             result.error_message = error.message
