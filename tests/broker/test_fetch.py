@@ -1,0 +1,127 @@
+"""Fetches that wait while the disk is slow, and what a waiting fetch holds."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from millstream.broker.handlers.fetch import fetch
+from millstream.broker.router import Context
+from millstream.broker.server import Broker
+from millstream.cluster.partition import Partition
+from millstream.config.broker import BrokerConfig
+from millstream.controller.topics import NewTopic
+from millstream.protocol.batch import encode_batch
+from millstream.protocol.messages import FetchRequest, FetchResponse
+from millstream.protocol.record import Record
+from millstream.storage.log import Log
+from millstream.storage.reading import Slice
+
+PARTITIONS = 4
+
+
+def broker_in(folder: Path) -> Broker:
+    return Broker(
+        BrokerConfig({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder), "registry": "memory"})
+    )
+
+
+def add(partition: Partition, value: bytes = b"v") -> None:
+    partition.append(encode_batch([Record(value, None, (), int(time.time() * 1000))]), 1, 9)
+
+
+def request(
+    broker: Broker, *, min_bytes: int = 1, max_bytes: int = 1 << 20, from_start: bool = False
+) -> FetchRequest:
+    return FetchRequest(
+        max_wait_ms=100,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        topics=[
+            FetchRequest.FetchTopic(
+                topic="t",
+                partitions=[
+                    FetchRequest.FetchPartition(
+                        partition=index,
+                        fetch_offset=0 if from_start else broker.replicas.leader("t", index).log.end_offset,
+                        partition_max_bytes=max_bytes,
+                    )
+                    for index in range(PARTITIONS)
+                ],
+            )
+        ],
+    )
+
+
+async def ask(broker: Broker, req: FetchRequest) -> FetchResponse:
+    answer = fetch(Context(broker, None, "PLAINTEXT", 11, None), req)  # type: ignore[arg-type]
+    return answer if isinstance(answer, FetchResponse) else await answer
+
+
+def test_an_answer_names_each_partition_once_also_if_its_time_runs_out_during_a_slow_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = Random(7)
+    is_cold = False
+    read = Log.read
+
+    def slow(self: Log, offset: int, max_bytes: int, *, nowait: bool = False, **options: Any) -> Slice:
+        if is_cold and nowait:
+            raise BlockingIOError
+        if not nowait:
+            time.sleep(random.uniform(0.005, 0.05))
+        return read(self, offset, max_bytes, nowait=nowait, **options)
+
+    monkeypatch.setattr(Log, "read", slow)
+
+    async def main() -> None:
+        nonlocal is_cold
+        async with asyncio.timeout(60), broker_in(tmp_path) as broker:
+            await broker.controller.create_topic(NewTopic("t", PARTITIONS, 1))
+            for _ in range(12):
+                is_cold = False
+                waiting = asyncio.ensure_future(ask(broker, request(broker)))
+                await asyncio.sleep(random.uniform(0.04, 0.098))
+                is_cold = True
+                for index in range(PARTITIONS):
+                    add(broker.replicas.leader("t", index))
+                response = await waiting
+                told = [data.partition_index for topic in response.responses for data in topic.partitions]
+                assert told == list(range(PARTITIONS))
+
+    asyncio.run(main())
+
+
+def test_a_fetch_that_waits_holds_no_records(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(60), broker_in(tmp_path) as broker:
+            await broker.controller.create_topic(NewTopic("t", PARTITIONS, 1))
+            for index in range(PARTITIONS):
+                add(broker.replicas.leader("t", index), bytes(100_000))
+            wanted = request(broker, min_bytes=1 << 30, max_bytes=1 << 30, from_start=True)
+            parked = fetch(Context(broker, None, "PLAINTEXT", 11, None), wanted)  # type: ignore[arg-type]
+            assert isinstance(parked, asyncio.Future)
+            import gc
+
+            held = [each for each in gc.get_objects() if isinstance(each, FetchResponse.PartitionData)]
+            assert held == []
+            response = await parked
+            assert sum(len(data.records or b"") for data in response.responses[0].partitions) > 400_000
+
+    asyncio.run(main())
+
+
+def test_more_bytes_than_may_be_answered_are_not_waited_for(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(60), broker_in(tmp_path) as broker:
+            await broker.controller.create_topic(NewTopic("t", PARTITIONS, 1))
+            add(broker.replicas.leader("t", 0), bytes(5000))
+            wanted = request(broker, min_bytes=1 << 30, max_bytes=4000, from_start=True)
+            assert isinstance(fetch(Context(broker, None, "PLAINTEXT", 11, None), wanted), FetchResponse)  # type: ignore[arg-type]
+
+    asyncio.run(main())
