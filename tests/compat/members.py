@@ -36,12 +36,18 @@ while True:
 """
 
 
+def client_settings(bootstrap: str, group: str, **settings: Any) -> dict[str, Any]:
+    """A member's settings; one that is None is left to the client."""
+    named = {key.replace("_", "."): value for key, value in settings.items()}
+    values = {"bootstrap.servers": bootstrap, "group.id": group, **QUICK, **named}
+    return {key: value for key, value in values.items() if value is not None}
+
+
 class Member:
     """A librdkafka consumer in a thread: reads on and on, and commits as it was told to."""
 
     def __init__(self, bootstrap: str, group: str, topics: list[str], **settings: Any) -> None:
-        named = {key.replace("_", "."): value for key, value in settings.items()}
-        self.consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, **QUICK, **named})
+        self.consumer = Consumer(client_settings(bootstrap, group, **settings))
         self.topics = topics
         self.values: Counter[bytes] = Counter()
         self.assigned: list[tuple[str, int]] = []
@@ -89,9 +95,7 @@ class DoomedMember:
     """A consumer in a process of its own, which ends by `kill -9` and says goodbye to nobody."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, log: Path, **settings: Any) -> None:
-        named = {key.replace("_", "."): str(value) for key, value in settings.items()}
-        values = {"bootstrap.servers": bootstrap, "group.id": group, **QUICK, **named}
-        words = [f"{key}={value}" for key, value in values.items()]
+        words = [f"{key}={value}" for key, value in client_settings(bootstrap, group, **settings).items()]
         self.log = log
         with log.open("wb") as output:
             self.process = subprocess.Popen(

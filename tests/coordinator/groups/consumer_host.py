@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from random import Random
+from typing import Any
 from uuid import UUID
 
-import re2
+import re2  # type: ignore[import-untyped]
 
 from millstream.config.broker import BrokerConfig
 from millstream.coordinator.groups.consumer_entries import Matched
@@ -24,6 +25,8 @@ from millstream.protocol.messages import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     ConsumerProtocolSubscription,
+    JoinGroupResponse,
+    SyncGroupResponse,
 )
 from tests.coordinator.groups.host import Host
 
@@ -247,8 +250,8 @@ class ClassicConsumer:
         self.generation = -1
         self.reads: Owned = set()
         self.last_heard_ms = host.clock.elapsed_ms
-        self.joining: Promise | None = None
-        self.syncing: Promise | None = None
+        self.joining: Promise[JoinGroupResponse] | None = None
+        self.syncing: Promise[SyncGroupResponse] | None = None
 
     def subscription(self) -> bytes:
         by_topic: dict[str, list[int]] = {}
@@ -267,7 +270,7 @@ class ClassicConsumer:
         if self.is_eager:
             self.reads = set()
         protocol = "range" if self.is_eager else "cooperative-sticky"
-        options = {
+        options: dict[str, Any] = {
             "instance": self.instance,
             "protocols": {protocol: self.subscription()},
             "session_ms": SESSION_MS,

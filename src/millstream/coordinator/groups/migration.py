@@ -83,11 +83,13 @@ def _upgraded_members(group: ClassicGroup, topics: Topics) -> list[ConsumerMembe
         assignment = read_assignment(member.assignment)
         if assignment.user_data and group.protocol_name not in FORGETFUL_ASSIGNORS:
             raise ProtocolError(f"the assignor {group.protocol_name} keeps data of its own in assignments")
-        for read in (*assignment.assigned_partitions, *subscription.owned_partitions):
-            topic = topics.by_name(read.topic)
+        read = [(each.topic, each.partitions) for each in assignment.assigned_partitions]
+        read += [(each.topic, each.partitions) for each in subscription.owned_partitions]
+        for name, numbers in read:
+            topic = topics.by_name(name)
             if topic is None:
                 continue
-            for number in read.partitions:
+            for number in numbers:
                 if 0 <= number < topic.partition_count and (topic.topic_id, number) not in taken:
                     taken.add((topic.topic_id, number))
                     held.setdefault(topic.topic_id, {})[number] = group.generation
