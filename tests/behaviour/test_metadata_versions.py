@@ -19,7 +19,7 @@ from tests.conftest import Name
 from tests.processes import BrokerProcess, until
 from tests.wire import Wire, append, create_topic, list_offsets
 
-UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID = 3, 100
+UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC, UNSUPPORTED_VERSION, UNKNOWN_TOPIC_ID = 3, 17, 35, 100
 Wanted = MetadataRequest.MetadataRequestTopic
 
 
@@ -72,6 +72,11 @@ def test_auto_creation_can_be_forbidden(broker_process: Callable[..., BrokerProc
         answer = wire.ask(MetadataRequest(topics=[Wanted(name="never")]))
         assert answer.topics[0].error_code == UNKNOWN_TOPIC_OR_PARTITION
         assert wire.ask(MetadataRequest(topics=None)).topics == []
+
+
+def test_an_invalid_name_without_auto_creation(wire: Wire) -> None:
+    request = MetadataRequest(topics=[Wanted(name="not a name")], allow_auto_topic_creation=False)
+    assert wire.ask(request).topics[0].error_code == INVALID_TOPIC
 
 
 def test_several_topics_at_once(wire: Wire, new_name: Name) -> None:
@@ -148,6 +153,20 @@ def test_offsets_at_every_version(wire: Wire, new_name: Name, version: int) -> N
         assert listed(-3) == (0, 0)  # the first of those with the largest time
     if version >= 8:
         assert listed(-4) == (0, 0)  # the earliest offset held locally
+
+
+@pytest.mark.parametrize(("timestamp", "since"), [(-3, 7), (-4, 8), (-5, 9), (-6, 11)])
+def test_what_may_be_asked_for_since_a_version(
+    wire: Wire, new_name: Name, timestamp: int, since: int
+) -> None:
+    topic = new_name("old")
+    create_topic(wire, topic)
+    append(wire, topic, b"a")
+    for version in range(1, 12):
+        place = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+        entry = ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[place])
+        (found,) = wire.ask(ListOffsetsRequest(replica_id=-1, topics=[entry]), version).topics
+        assert found.partitions[0].error_code == (UNSUPPORTED_VERSION if version < since else 0)
 
 
 def test_leader_epochs_and_their_ends(wire: Wire, new_name: Name) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from millstream.protocol.messages import (
     MetadataRequest,
 )
 from tests.conftest import Name
-from tests.processes import until
+from tests.processes import BrokerProcess, until
 from tests.wire import Wire, create_topic
 
 INVALID_TOPIC, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR = 17, 36, 37, 38
@@ -197,6 +197,15 @@ def test_every_config_has_a_documentation_and_a_type(wire: Wire, new_name: Name)
     assert (types["retention.ms"], types["min.cleanable.dirty.ratio"], types["cleanup.policy"]) == (5, 6, 7)
     names = {entry.name for entry in described(wire, broker_id, BROKER).configs}
     assert {"advertised.listeners", "node.id", "log.dirs", "num.partitions"} <= names
+
+
+def test_a_broker_says_which_addresses_it_advertises(broker_process: Callable[..., BrokerProcess]) -> None:
+    """Also where none are configured."""
+    broker = broker_process().start()
+    with Wire(broker.bootstrap) as wire:
+        broker_id = str(wire.ask(MetadataRequest(topics=[])).brokers[0].node_id)
+        (entry,) = described(wire, broker_id, BROKER, keys=["advertised.listeners"]).configs
+        assert entry.value == f"PLAINTEXT://{broker.bootstrap}"
 
 
 def test_a_broker_that_is_not_there(wire: Wire) -> None:

@@ -122,6 +122,26 @@ def test_a_released_lock_or_a_missing_file_is_a_death(folder: str, clock: HandCl
     others.close()
 
 
+def test_heartbeats_that_cannot_be_written_cost_the_session_only_after_the_time_out(folder: str) -> None:
+    import threading
+
+    from millstream.clock import SystemClock
+
+    lost = threading.Event()
+    own = OwnSession(folder, SystemClock(), 1.0, lost.set)
+    own.make_file(1)
+    written, own._descriptor = own._descriptor, os.open(folder + "/1", os.O_RDONLY)  # refuses every write
+    own.start("heart")
+    assert not lost.wait(0.7)
+    own._descriptor, refusing = written, own._descriptor
+    os.close(refusing)
+    assert not lost.wait(1.0)
+    os.close(written)
+    own._descriptor = os.open(folder + "/1", os.O_RDONLY)
+    assert lost.wait(2.0)
+    own.close()
+
+
 def test_the_thread_keeps_the_heart_beating_and_tells_a_loss(folder: str) -> None:
     import threading
 

@@ -58,10 +58,18 @@ def _configs(ctx: Context, resource_type: int, name: str) -> Iterable[Described]
         return describe_topic(broker.metadata.topic(name).overrides, broker.config)
     if resource_type == BROKER:
         _broker_name(ctx, name)
-        return describe_broker(broker.config, is_default=name == "")
+        described = describe_broker(broker.config, is_default=name == "")
+        return [_as_advertised(ctx, config) for config in described]
     raise InvalidRequest(
         f"resources of type {resource_type} have no configs here; topics (2) and brokers (4) do"
     )
+
+
+def _as_advertised(ctx: Context, config: Described) -> Described:
+    """Where no advertised.listeners are configured, clients are told the listeners' own addresses."""
+    if config.name != "advertised.listeners" or config.value:
+        return config
+    return config._replace(value=",".join(map(str, ctx.broker.endpoints)))
 
 
 def _broker_name(ctx: Context, name: str) -> str:

@@ -7,7 +7,13 @@ from functools import partial
 
 from millstream.broker.router import Context, handles
 from millstream.cluster.partition import Partition
-from millstream.errors import InvalidRequest, KafkaError, OffsetOutOfRange, PolicyViolation
+from millstream.errors import (
+    InvalidRequest,
+    KafkaError,
+    OffsetOutOfRange,
+    PolicyViolation,
+    UnsupportedVersion,
+)
 from millstream.protocol.messages import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -23,6 +29,9 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
+
+SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+"""The version from which on a client may ask for each."""
 
 READ_COMMITTED = 1
 HIGH_WATERMARK = -1
@@ -46,6 +55,8 @@ async def list_offsets(ctx: Context, req: ListOffsetsRequest) -> ListOffsetsResp
             )
             answer.partitions.append(result)
             try:
+                if ctx.version < SINCE.get(wanted.timestamp, 0):
+                    raise UnsupportedVersion(f"{wanted.timestamp} cannot be asked for in this version")
                 partition = ctx.broker.replicas.leader(
                     topic.name, wanted.partition_index, wanted.current_leader_epoch
                 )

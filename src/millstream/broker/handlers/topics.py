@@ -95,7 +95,9 @@ async def delete_topics(ctx: Context, req: DeleteTopicsRequest) -> DeleteTopicsR
             try:
                 await ctx.broker.controller.delete_topic(topic)
             except UnknownTopicOrPartition as error:
-                raise error if name is not None else UnknownTopicId(error.message) from error
+                if name is None:
+                    raise UnknownTopicId(error.message) from error
+                raise
         except KafkaError as error:
             result.error_code = error.code
             result.error_message = error.message
