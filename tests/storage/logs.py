@@ -134,6 +134,7 @@ class World:
             random=Random(2),
         )
         store.open()
+        store.accept_new_dirs()
         return store
 
     def file(self, offset: int, suffix: str = ".log") -> Path:

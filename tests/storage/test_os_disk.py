@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import resource
 import threading
 from pathlib import Path
 
@@ -51,6 +52,58 @@ def test_open_descriptors_are_bounded_and_come_back(tmp_path: Path) -> None:
         file.close()
     assert disk.open_count == 0
     assert _descriptors() == before
+
+
+def test_files_give_their_descriptors_where_there_are_no_more(tmp_path: Path) -> None:
+    disk = OsDisk(max_open_files=50)
+    files = [disk.open(f"{tmp_path}/{number}", create=True) for number in range(20)]
+    disk.replace_file(f"{tmp_path}/read", b"content")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 1, limits[1]))
+    others = []
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            others.extend(os.open(tmp_path, os.O_RDONLY) for _ in range(1000))
+        disk.replace_file(f"{tmp_path}/replaced", b"new")
+        others.append(os.open(tmp_path, os.O_RDONLY))
+        assert disk.read_file(f"{tmp_path}/read") == b"content"
+        others.append(os.open(tmp_path, os.O_RDONLY))
+        disk.fsync_dir(str(tmp_path))
+        others.append(os.open(tmp_path, os.O_RDONLY))
+        for file in files:
+            file.append(b"x")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for other in others:
+            os.close(other)
+    assert Path(tmp_path, "replaced").read_bytes() == b"new"
+    for number, file in enumerate(files):
+        file.close()
+        assert Path(tmp_path, str(number)).read_bytes() == b"x"
+
+
+def test_files_leave_half_of_the_descriptors_to_others(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+    try:
+        assert OsDisk().max_open_files == OsDisk(max_open_files=4096).max_open_files == 128
+        assert OsDisk(max_open_files=100).max_open_files == 100
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_an_fsync_for_which_memory_was_short_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(fd: int) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    file = OsDisk().open(f"{tmp_path}/f", create=True)
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OSError) as caught:
+        file.fsync()
+    assert caught.value.errno == errno.EIO
+    file.close()
 
 
 def test_the_file_that_was_just_used_is_not_the_one_that_is_closed(tmp_path: Path) -> None:

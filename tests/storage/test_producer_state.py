@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import pytest
 
+from millstream.config.log import LogConfig
 from millstream.errors import (
     InvalidProducerEpoch,
     InvalidTxnState,
+    KafkaStorageError,
     OutOfOrderSequenceNumber,
     TransactionCoordinatorFenced,
 )
-from millstream.protocol.batch import ControlMarker, encode_marker
+from millstream.protocol.batch import ControlMarker, encode_marker, read_header
+from millstream.storage.loading import DAY_MS
 from millstream.storage.log import Appended, Log
 from tests.storage.logs import NOW_MS, World, append, batch
 
@@ -77,6 +80,25 @@ def test_a_gap_is_refused(log: Log) -> None:
     assert send(log, 1).base_offset == 1
 
 
+def test_what_follows_a_batch_that_was_not_written_waits_for_it(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new producer's first batch met a full disk; those in flight behind it must not overtake it."""
+
+    def refuse(*_: object) -> None:
+        raise KafkaStorageError("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(log, "_write", refuse)
+        with pytest.raises(KafkaStorageError):
+            send(log, 0, count=2)
+    with pytest.raises(OutOfOrderSequenceNumber):
+        send(log, 2)
+    assert send(log, 0, producer_id=8).base_offset == 0
+    assert send(log, 0, count=2).base_offset == 1
+    assert send(log, 2).base_offset == 3
+
+
 def test_an_unknown_producer_may_start_anywhere(log: Log) -> None:
     """KIP-360: what it wrote before may have been deleted."""
     assert send(log, 500).base_offset == 0
@@ -122,11 +144,50 @@ def test_silent_producers_are_forgotten_unless_in_a_transaction(log: Log) -> Non
     send(log, 0, producer_id=1)
     write(log, 2)
     day_ms = log.producers.expiration_ms
+    log.apply_retention(NOW_MS)
     log.apply_retention(NOW_MS + day_ms - 1)
     assert sorted(log.producers.producers) == [1, 2]
     log.producers.expire(NOW_MS + day_ms)
     assert sorted(log.producers.producers) == [2]
     assert [producer.producer_id for producer in log.active_producers()] == [2]
+
+
+def test_old_timestamps_do_not_make_a_producer_silent(log: Log) -> None:
+    day_ms = log.producers.expiration_ms
+    old = batch(b"x", timestamp=NOW_MS - 1000 * day_ms, producer_id=1, epoch=0, sequence=0)
+    append(log, bytearray(old))
+    log.apply_retention(NOW_MS)
+    assert append(log, bytearray(old)).is_duplicate
+    log.apply_retention(NOW_MS + day_ms - 1)
+    following = batch(b"y", timestamp=NOW_MS - 1000 * day_ms, producer_id=1, epoch=0, sequence=1)
+    append(log, bytearray(following))
+    log.apply_retention(NOW_MS + 2 * day_ms - 2)
+    assert append(log, bytearray(following)).is_duplicate
+    log.apply_retention(NOW_MS + 3 * day_ms)
+    assert log.active_producers() == []
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_restart_makes_no_producer_silent(world: World, is_clean: bool) -> None:
+    log = world.open(LogConfig(retention_ms=-1))
+    old = batch(b"x", timestamp=NOW_MS - 1000 * DAY_MS, producer_id=1, epoch=0, sequence=0)
+    append(log, bytearray(old))
+    log.close(is_clean=is_clean)
+    log = world.open(LogConfig(retention_ms=-1), is_clean=is_clean)
+    log.apply_retention(NOW_MS)
+    log.apply_retention(NOW_MS + DAY_MS - 1)
+    assert append(log, bytearray(old)).is_duplicate
+    log.close()
+
+
+def test_a_batch_sent_again_has_the_time_of_its_first_append(log: Log) -> None:
+    first = batch(b"x", producer_id=1, epoch=0, sequence=0)
+    again = batch(b"x", timestamp=NOW_MS + 5, producer_id=1, epoch=0, sequence=0)
+    for data, answered in ((first, False), (again, True)):
+        header = read_header(data)
+        stamped = header._replace(attributes=header.attributes | 8)
+        appended = log.append(memoryview(data), stamped, 0)
+        assert (appended.is_duplicate, appended.log_append_time_ms) == (answered, NOW_MS)
 
 
 def test_the_last_stable_offset_waits_for_open_transactions(log: Log) -> None:

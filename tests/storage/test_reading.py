@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from threading import Thread
 
 import pytest
 
+from millstream.config.log import LogConfig
 from millstream.protocol.batch import decode_records
 from millstream.storage.log import Log
 from tests.storage.logs import SMALL, FaultyFile, World, append, batch, fill
@@ -116,3 +118,44 @@ def _append_at(log: Log, base_offset: int) -> None:
 
 def _no_lookup(*_: object, **__: object) -> tuple[int, int]:
     raise AssertionError("the index was asked")
+
+
+@pytest.mark.parametrize("bit", range(32))
+def test_a_changed_position_in_the_index_skips_no_record(world: World, bit: int) -> None:
+    """Neither in the middle of a log, nor at its end."""
+    log = world.open()
+    fill(log, 60)
+    bases = [segment.base_offset for segment in log.segments]
+    log.close()
+    for base in (bases[0], bases[-1]):
+        file = world.file(base, ".index")
+        data = bytearray(file.read_bytes())
+        assert len(data) >= 16
+        for entry in range(0, len(data), 8):
+            data[entry + 4 + bit // 8] ^= 1 << (bit % 8)
+        file.write_bytes(data)
+    log = world.open(is_clean=True, recovery_point=60)
+    for offset in range(60):
+        assert log.read(offset, 300).first_offset == offset
+    log.close()
+
+
+@pytest.mark.parametrize("bit", [31, 30, 10, 3])
+def test_a_changed_position_in_the_index_loses_no_producer(world: World, bit: int) -> None:
+    config = LogConfig(index_interval_bytes=256, retention_ms=-1)
+    log = world.open(config)
+    for number in range(40):
+        append(log, batch(b"x" * 100, producer_id=number, epoch=0, sequence=0))
+        if number == 20:
+            log.snapshots.take(log.producers, 21)
+    log.close()
+    for path in Path(log.folder).glob("*40.snapshot"):
+        path.unlink()
+    file = world.file(0, ".index")
+    data = bytearray(file.read_bytes())
+    for entry in range(0, len(data), 8):
+        data[entry + 4 + 3 - bit // 8] ^= 1 << (bit % 8)
+    file.write_bytes(data)
+    log = world.open(config, is_clean=True, recovery_point=40)
+    assert sorted(log.producers.producers) == list(range(40))
+    log.close()

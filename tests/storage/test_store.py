@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,12 +10,24 @@ from uuid import UUID
 
 import pytest
 
+from millstream.config.log import LogConfig
 from millstream.errors import KafkaStorageError
 from millstream.model import NO_UUID, TopicPartition
 from millstream.storage.log_dir import LogDirInUse
 from millstream.storage.meta_properties import WrongLogDir, decode_uuid, encode_uuid
 from millstream.storage.store import NoLogDir, Store
-from tests.storage.logs import NOW_MS, PARTITION, SMALL, TOPIC_ID, World, append, batch, fill, offsets
+from tests.storage.logs import (
+    NOW_MS,
+    PARTITION,
+    SMALL,
+    TOPIC_ID,
+    FaultyDisk,
+    World,
+    append,
+    batch,
+    fill,
+    offsets,
+)
 
 OTHER_ID = UUID(int=77)
 
@@ -315,15 +328,193 @@ def test_a_full_disk_refuses_new_logs_and_nothing_else(world: World) -> None:
     store.close()
 
 
-def test_a_log_that_lies_in_two_dirs_is_served_from_one(world: World) -> None:
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("fuller", ["a", "b"])
+def test_of_a_log_in_two_dirs_the_one_that_reaches_further_is_served(
+    world: World, fuller: str, is_clean: bool
+) -> None:
+    store = world.store(("a", "b"))
+    log = store.create(PARTITION, TOPIC_ID, SMALL)
+    fill(log, 5)
+    log.flush()
+    shutil.copytree(Path(world.path, "a", "orders-0"), Path(world.path, "b", "orders-0"))
+    fill(log, 5)
+    store.close(clean=is_clean)
+    if fuller == "b":
+        Path(world.path, "a", "orders-0").rename(Path(world.path, "c"))
+        Path(world.path, "b", "orders-0").rename(Path(world.path, "a", "orders-0"))
+        Path(world.path, "c").rename(Path(world.path, "b", "orders-0"))
+    for _ in range(2):
+        store = world.store(("a", "b"))
+        assert len(store) == 1
+        found = store.get(PARTITION, TOPIC_ID)
+        assert found is not None
+        assert offsets(found) == list(range(10))
+        assert folder_names(world, fuller) == {"orders-0"}
+        (aside,) = folder_names(world, "b" if fuller == "a" else "a")
+        assert aside.endswith("-stray")
+        assert [folder.log_count for folder in store.dirs] == ([1, 0] if fuller == "a" else [0, 1])
+        store.close()
+
+
+def test_of_a_log_in_two_dirs_the_one_of_the_topic_is_served(world: World) -> None:
+    store = world.store(("a", "b"))
+    fill(store.create(PARTITION, OTHER_ID, SMALL), 9)
+    store.close(clean=False)
+    Path(world.path, "a", "orders-0").rename(Path(world.path, "kept"))
+    store = world.store(("b",))
+    fill(store.create(PARTITION, TOPIC_ID, SMALL), 3)
+    store.close()
+    Path(world.path, "kept").rename(Path(world.path, "a", "orders-0"))
+    store = world.store(("a", "b"))
+    found = store.get(PARTITION, TOPIC_ID)
+    assert found is not None
+    assert offsets(found) == [0, 1, 2]
+    (aside,) = folder_names(world, "a")
+    assert aside.endswith("-stray")
+    store.close()
+
+
+def test_logs_that_nobody_asked_for_are_closed_in_both_dirs(world: World) -> None:
     store = world.store(("a", "b"))
     fill(store.create(PARTITION, TOPIC_ID, SMALL), 5)
-    store.close()
+    store.close(clean=False)
     shutil.copytree(Path(world.path, "a", "orders-0"), Path(world.path, "b", "orders-0"))
     store = world.store(("a", "b"))
-    assert len(store) == 1
-    assert [name.endswith("-stray") for name in folder_names(world, "b")] == [True]
     store.close()
+    for name in ("a", "b"):
+        store = world.store((name,))
+        assert store.was_clean
+        found = store.get(PARTITION, TOPIC_ID)
+        assert found is not None
+        assert found.recovery_point == found.end_offset == 5
+        store.close()
+
+
+class DirTrouble(FaultyDisk):
+    """A disk on which no folder can be made below some dir."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.below = ""
+        self.errno = errno.EIO
+
+    def makedirs(self, path: str) -> None:
+        if self.below and path.startswith(self.below):
+            raise OSError(self.errno, "refused", path)
+        super().makedirs(path)
+
+    def replace_file(self, path: str, data: bytes) -> None:
+        if self.below and path.startswith(self.below):
+            raise OSError(self.errno, "refused", path)
+        super().replace_file(path, data)
+
+
+@pytest.mark.parametrize(
+    ("error", "fails"), [(errno.EIO, True), (errno.ENOSPC, False), (errno.EMFILE, False)]
+)
+def test_a_dir_that_takes_no_new_log_is_passed_over(world: World, error: int, fails: bool) -> None:
+    world.disk = disk = DirTrouble()
+    store = world.store(("a", "b"))
+    disk.below, disk.errno = f"{world.path}/a/", error
+    for number in range(3):
+        assert store.create(TopicPartition("t", number), TOPIC_ID, SMALL).dir_path.endswith("/b")
+    assert [folder.has_failed for folder in store.dirs] == [fails, False]
+    disk.below = f"{world.path}/"
+    with pytest.raises(KafkaStorageError):
+        store.create(TopicPartition("t", 9), TOPIC_ID, SMALL)
+    disk.below = ""
+    store.close()
+
+
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_want_of_descriptors_or_memory_fails_no_dir(world: World, error: int) -> None:
+    world.disk = disk = DirTrouble()
+    store = world.store()
+    log = store.create(PARTITION, TOPIC_ID, SMALL)
+    fill(log, 100)
+    disk.below, disk.errno = f"{world.path}/a", error
+    store.checkpoint()
+    store.checkpoint_start_offsets()
+    store.checkpoint_high_watermarks({PARTITION: 3})
+    disk.below = ""
+    disk.room_bytes, disk.write_errno = 0, error
+    with pytest.raises(KafkaStorageError):
+        fill(log, 1)
+    disk.room_bytes = 1 << 62
+    assert not store.dirs[0].has_failed
+    fill(log, 1)
+    assert log.flush() == 101
+    store.close()
+    assert Path(world.path, "a", ".kafka_cleanshutdown").exists()
+
+
+def test_a_late_checkpoint_does_not_undo_a_clean_stop(world: World) -> None:
+    store = world.store()
+    log = store.create(PARTITION, TOPIC_ID, SMALL)
+    fill(log, 50)
+    log.delete_records(5)
+    store.close()
+    store.checkpoint_start_offsets()
+    store.checkpoint_high_watermarks({})
+    store.checkpoint()
+    store.sync_names()
+    store = world.store()
+    found = store.get(PARTITION, TOPIC_ID)
+    assert found is not None
+    assert (found.start_offset, found.end_offset) == (5, 50)
+    store.close()
+
+
+def test_a_log_that_lost_its_end_starts_where_it_said(world: World) -> None:
+    store = world.store()
+    log = store.create(PARTITION, TOPIC_ID, LogConfig())
+    fill(log, 100)
+    log.flush()
+    half = log.size_bytes
+    fill(log, 100)
+    log.delete_records(180)
+    store.checkpoint_start_offsets()
+    store.close(clean=False)
+    os.truncate(Path(world.path, "a", "orders-0", f"{0:020d}.log"), half)
+    store = world.store()
+    found = store.get(PARTITION, TOPIC_ID)
+    assert found is not None
+    assert (found.start_offset, found.end_offset) == (180, 180)
+    store.close(clean=False)  # once more, before anything was written
+    for end in (180, 280):
+        store = world.store()
+        found = store.get(PARTITION, TOPIC_ID)
+        assert found is not None
+        assert (found.start_offset, found.end_offset) == (180, end)
+        assert offsets(found) == list(range(180, end))
+        fill(found, 100, leader_epoch=1)
+        found.flush()
+        store.close(clean=False)
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("text", ["0\n2\np 0\n1 60\n", "0\n2\n1 60\n0 0\n", "0\n2\n0 -3\n1 60\n", "\xff"])
+def test_leader_epochs_that_are_not_readable_come_from_the_batches(
+    world: World, text: str, is_clean: bool
+) -> None:
+    store = world.store()
+    log = store.create(PARTITION, TOPIC_ID, SMALL)
+    fill(log, 60, leader_epoch=0)
+    fill(log, 60, leader_epoch=1)
+    log.flush()
+    store.checkpoint()
+    store.close(clean=is_clean)
+    file = Path(world.path, "a", "orders-0", "leader-epoch-checkpoint")
+    assert file.read_text() == "0\n2\n0 0\n1 60\n"
+    file.write_text(text, encoding="latin-1")
+    store = world.store()
+    found = store.get(PARTITION, TOPIC_ID)
+    assert found is not None
+    assert found.epochs.entries == ((0, 0), (1, 60))
+    assert offsets(found) == list(range(120))
+    store.close()
+    assert file.read_text() == "0\n2\n0 0\n1 60\n"
 
 
 def test_what_is_not_a_log_is_left_alone(world: World) -> None:

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from operator import itemgetter
 
-from millstream.storage.checkpoints import format_checkpoint, parse_checkpoint
+from millstream.storage.checkpoints import BadCheckpoint, format_checkpoint, parse_checkpoint
 
 UNKNOWN_EPOCH = -1
 _NO_END = 1 << 63
@@ -34,7 +34,16 @@ class Epochs:
     @classmethod
     def parse(cls, data: bytes) -> Epochs:
         """Read the checkpoint file's bytes; BadCheckpoint if they are not its format."""
-        return cls((int(epoch), int(start)) for epoch, start in parse_checkpoint(data, 2))
+        try:
+            entries = [(int(epoch), int(start)) for epoch, start in parse_checkpoint(data, 2)]
+        except ValueError as error:
+            raise BadCheckpoint(f"not leader epochs: {error}") from error
+        before = (UNKNOWN_EPOCH, -1)
+        for entry in entries:
+            if entry[0] <= before[0] or entry[1] <= before[1]:
+                raise BadCheckpoint(f"epoch {entry[0]} at {entry[1]} after epoch {before[0]} at {before[1]}")
+            before = entry
+        return cls(entries)
 
     def encode(self) -> bytes:
         """The checkpoint file's bytes."""

@@ -1,4 +1,4 @@
-"""Small whole files, written without waiting for the device; and what a full one is."""
+"""Small whole files, written without waiting for the device; and which errors pass."""
 
 from __future__ import annotations
 
@@ -7,9 +7,17 @@ import errno
 from millstream.storage.disk import Disk
 
 
-def is_full(error: OSError) -> bool:
-    """Whether a write was refused for want of room: then nothing is broken, and later ones may succeed."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+def is_temporary(error: OSError) -> bool:
+    """Whether something was refused for want of room, descriptors or memory.
+
+    Then nothing is broken, and later tries may succeed. An fsync that fails is never temporary.
+    """
+    return error.errno in (errno.ENOSPC, errno.EDQUOT) or is_overloaded(error)
+
+
+def is_overloaded(error: OSError) -> bool:
+    """Whether descriptors or memory were short, which says nothing of the disk."""
+    return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def write_file(disk: Disk, path: str, data: bytes) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from millstream.errors import KafkaStorageError
 from millstream.storage import names
-from millstream.storage.files import fsync_file, is_full, write_file
+from millstream.storage.files import fsync_file, is_overloaded, is_temporary, write_file
 from millstream.storage.segment import Segment
 
 if TYPE_CHECKING:
@@ -77,6 +77,8 @@ class Flusher:
             except OSError as error:
                 if log.is_closed:  # and its folder perhaps renamed: no fault of the disk
                     raise KafkaStorageError(f"{log.partition} is closed") from error
+                if is_overloaded(error):  # no file could be opened, and so nothing was flushed
+                    raise log.storage_error(error) from error
                 raise log.fail(error) from error
             with self._point:
                 active = segments.active
@@ -107,7 +109,7 @@ class Flusher:
                 write_file(log.disk, path + names.BESIDE, log.epochs.encode())
             except OSError as error:
                 log.epochs.is_changed = True
-                if is_full(error):
+                if is_temporary(error):
                     raise log.storage_error(error) from error
                 raise
             fsync_file(log.disk, path + names.BESIDE)

@@ -6,13 +6,13 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from millstream.storage import names
+from millstream.storage import names, truncation
 from millstream.storage.checkpoints import BadCheckpoint
 from millstream.storage.disk import Disk
 from millstream.storage.epochs import Epochs
 from millstream.storage.log import Log
 from millstream.storage.producer_state import ProducerState
-from millstream.storage.recovery import find_end_offset, rebuild_segment, replay_producers
+from millstream.storage.recovery import find_end_offset, observed_epochs, rebuild_segment, replay_producers
 from millstream.storage.segment import Segment
 from millstream.storage.segment_list import SegmentList
 from millstream.storage.snapshots import Snapshots
@@ -88,7 +88,7 @@ def load_log(
         [Segment(disk, folder, base, disk.size(f"{folder}/{base:020d}{names.LOG}"), now_ms) for base in bases]
     )
     snapshots = Snapshots(disk, folder, _offsets(found, names.SNAPSHOT))
-    epochs = _load_epochs(disk, folder, found)
+    epochs = _load_epochs(disk, folder, found, segments)
     saved_epochs = epochs.entries
     end_offset = None
     if is_clean:
@@ -124,6 +124,7 @@ def load_log(
     for segment in segments:
         if segment is not segments.active:
             segment.is_flushed = segments.start_of_next(segment, end_offset) <= recovery_point
+    restart_offset = start_offset
     start_offset = min(max(start_offset, segments.first.base_offset), end_offset)
     snapshots.keep(bases, end_offset)
     epochs.truncate_end(end_offset)
@@ -144,6 +145,11 @@ def load_log(
         is_folder_synced=is_clean,
     )
     loaded.cleaned_until = min(cleaned_until, end_offset)
+    if restart_offset > end_offset:
+        # All that is left was deleted, and what was lost too. New records must not get offsets below
+        # the start: the next start would take them for deleted ones.
+        log.warning("%s ends at %d, but starts at %d: it is emptied", partition, end_offset, restart_offset)
+        truncation.restart(loaded, restart_offset)
     return loaded
 
 
@@ -217,13 +223,18 @@ def _rebuild_lost_indexes(segments: Iterable[Segment], found: set[str], index_in
                 segment.spill()
 
 
-def _load_epochs(disk: Disk, folder: str, found: set[str]) -> Epochs:
-    if names.EPOCHS_FILE in found:
-        try:
-            return Epochs.parse(disk.read_file(f"{folder}/{names.EPOCHS_FILE}"))
-        except BadCheckpoint as error:
-            log.warning("the leader epochs of %s are not readable: %s", folder, error)
-    return Epochs()
+def _load_epochs(disk: Disk, folder: str, found: set[str], segments: SegmentList) -> Epochs:
+    """The leader epochs that were written down; if that is not readable, those of the batches."""
+    if names.EPOCHS_FILE not in found:
+        return Epochs()
+    path = f"{folder}/{names.EPOCHS_FILE}"
+    try:
+        return Epochs.parse(disk.read_file(path))
+    except BadCheckpoint as error:
+        log.warning("%s is not readable, and is made again from the batches: %s", path, error)
+    epochs = observed_epochs(segments)
+    disk.replace_file(path, epochs.encode())
+    return epochs
 
 
 def _offsets(found: set[str], suffix: str) -> list[int]:

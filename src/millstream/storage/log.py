@@ -17,7 +17,7 @@ from millstream.protocol.batch import BatchHeader, ControlMarker, read_header
 from millstream.storage import retention, timestamps, truncation
 from millstream.storage.disk import Buffer
 from millstream.storage.epochs import Epochs
-from millstream.storage.files import is_full
+from millstream.storage.files import is_temporary
 from millstream.storage.flusher import Flusher
 from millstream.storage.producer_state import Producer, ProducerState
 from millstream.storage.reading import Slice, read_slice
@@ -157,6 +157,8 @@ class Log:
             else:
                 sent = self.producers.check(header)
                 if sent is not None:
+                    if append_time_ms >= 0:
+                        append_time_ms = sent.timestamp
                     return Appended(
                         sent.first_offset, sent.last_offset, append_time_ms, self.start_offset, True
                     )
@@ -166,7 +168,12 @@ class Log:
             self.epochs.assign(leader_epoch, base_offset)
         size = header.size
         _PLACE.pack_into(data, 0, base_offset, size - _LENGTH_END, leader_epoch)
-        self._write(data, size, base_offset, last_offset, header.max_timestamp)
+        try:
+            self._write(data, size, base_offset, last_offset, header.max_timestamp)
+        except KafkaStorageError:
+            if producer_id >= 0:
+                self.producers.refuse(header)
+            raise
         if producer_id >= 0:
             self._note_producer(header, marker, base_offset, last_offset)
         self.end_offset = self.producers.end_offset = last_offset + 1
@@ -430,8 +437,8 @@ class Log:
 
     def storage_error(self, error: OSError) -> KafkaStorageError:
         """What a client is told of a write that did not happen. A full disk is not a failed one."""
-        if is_full(error):
-            return KafkaStorageError(f"the disk of {self.partition} is full: {error}")
+        if is_temporary(error):
+            return KafkaStorageError(f"{self.partition} cannot be written now: {error}")
         return self.fail(error)
 
     def close(self, *, is_clean: bool = True) -> None:

@@ -43,6 +43,7 @@ class LogDir:
         self._written: dict[str, dict[TopicPartition, int]] = {}
         self._checkpointing = threading.Lock()
         self._syncing = threading.Lock()
+        self._is_released = False
         self._folders_made = 0
         self._folders_synced = 0
 
@@ -62,9 +63,21 @@ class LogDir:
             self.meta.check(self.path, cluster_id, node_id)
         else:
             self._sync_names_above()
-            self.meta = MetaProperties(cluster_id, node_id, new_directory_id)
+            self.meta = MetaProperties(cluster_id, node_id, new_directory_id, is_new=True)
             disk.replace_file(meta_path, self.meta.encode())
         self._take_clean_mark()
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the dir was made by this start, or by one since which a log has been missing."""
+        return self.meta is not None and self.meta.is_new
+
+    def accept(self) -> None:
+        """Take a new dir for one that has no more to hold than it does."""
+        if self.meta is not None and self.meta.is_new:
+            accepted = self.meta._replace(is_new=False)
+            self._disk.replace_file(f"{self.path}/{names.META_FILE}", accepted.encode())
+            self.meta = accepted
 
     def _sync_names_above(self) -> None:
         """Make a new dir's own name durable, and those of the folders above it that may be new too."""
@@ -127,9 +140,11 @@ class LogDir:
         """Replace a checkpoint file, unless it already says so. In any thread.
 
         `offsets` is called when nobody else writes: what it finds then is not undone by an older answer.
+        Once the dir is released, it is no longer this process's, and nothing is written.
         """
         with self._checkpointing:
-            self._replace(name, offsets())
+            if not self._is_released:
+                self._replace(name, offsets())
 
     def has_offsets_of(self, partition: TopicPartition) -> bool:
         """Whether a checkpoint file speaks of a partition."""
@@ -142,6 +157,8 @@ class LogDir:
         or as deleted what was not.
         """
         with self._checkpointing:
+            if self._is_released:
+                return
             kept = partitions()
             for name, rows in list(self._written.items()):
                 self._replace(name, {one: offset for one, offset in rows.items() if one in kept})
@@ -163,6 +180,9 @@ class LogDir:
         return self._disk.total_bytes(self.path), self._disk.free_bytes(self.path)
 
     def release(self) -> None:
+        """Let go of the dir, after what is being written."""
+        with self._checkpointing:
+            self._is_released = True
         if self._lock is not None:
             self._lock.release()
             self._lock = None

@@ -2,7 +2,9 @@
 
 On disk (`meta.properties`, Java properties): `version=1`, `cluster.id`, `node.id`, `directory.id`, the
 ids in Kafka's form (URL-safe base64 of 16 bytes without padding). A file of version 0 has
-`broker.id` and no `directory.id`.
+`broker.id` and no `directory.id`. `is.new=true`, which is Millstream's own, stands there from the making
+of the dir until a start has found every log that it looked for: an empty dir that is not the one that was
+expected (a volume that is not mounted) does not come to look like one that has always been there.
 """
 
 from __future__ import annotations
@@ -34,11 +36,12 @@ class MetaProperties(NamedTuple):
     cluster_id: str
     node_id: int
     directory_id: UUID
+    is_new: bool = False
 
     def encode(self) -> bytes:
         return (
             f"#\nversion=1\ncluster.id={self.cluster_id}\nnode.id={self.node_id}\n"
-            f"directory.id={encode_uuid(self.directory_id)}\n"
+            f"directory.id={encode_uuid(self.directory_id)}\n" + ("is.new=true\n" if self.is_new else "")
         ).encode()
 
     @classmethod
@@ -50,7 +53,10 @@ class MetaProperties(NamedTuple):
             node_id = int(pairs.get("node.id") or pairs["broker.id"])
             directory = pairs.get("directory.id")
             return cls(
-                pairs["cluster.id"], node_id, decode_uuid(directory) if directory else new_directory_id
+                pairs["cluster.id"],
+                node_id,
+                decode_uuid(directory) if directory else new_directory_id,
+                pairs.get("is.new") == "true",
             )
         except (KeyError, ValueError) as error:
             raise WrongLogDir(f"{path} is not readable: {error!r}") from error

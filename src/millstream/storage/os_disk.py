@@ -24,6 +24,9 @@ _CACHED_BYTES: Final = 64 << 20
 """How much of what this process wrote last to a file is taken to be in memory where the system cannot say."""
 
 _FLAGS: Final = os.O_RDWR | os.O_CLOEXEC
+_MANY_FILES: Final = 1 << 20
+_OPEN_TRIES: Final = 8
+"""How often another file's descriptor is given up for one that could not be had: others may be faster."""
 
 
 class _Descriptor:
@@ -112,7 +115,7 @@ class OsFile:
 
     def fsync(self) -> None:
         descriptor = self._descriptor or self._reopen()
-        os.fsync(descriptor.fd)
+        _fsync(descriptor.fd)
 
     def close(self) -> None:
         """Let go of the descriptor for good: later calls raise, calls under way finish."""
@@ -155,9 +158,12 @@ class OsDisk:
     """The machine's folders and files, at most about `max_open_files` of them open at a time."""
 
     def __init__(self, max_open_files: int | None = None) -> None:
-        """Half of what the process may open, unless `max_open_files` is given."""
-        if max_open_files is None:
-            max_open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+        """Never more than half of what the process may open: the rest is for connections and short uses."""
+        allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if allowed == resource.RLIM_INFINITY:
+            allowed = _MANY_FILES
+        if max_open_files is None or max_open_files > allowed // 2:
+            max_open_files = allowed // 2
         self.max_open_files = max(8, max_open_files)
         self.devices_without_nowait: set[int] = set()
         self._open_files: OrderedDict[OsFile, None] = OrderedDict()
@@ -170,14 +176,7 @@ class OsDisk:
 
     def descriptor(self, file: OsFile, path: str, flags: int) -> _Descriptor:
         """The descriptor of `file`, opened now; another file's goes if there are too many."""
-        try:
-            descriptor = _Descriptor(os.open(path, flags, 0o644))
-        except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._open_files:
-                raise
-            with self._lock:
-                self._release_one()
-            descriptor = _Descriptor(os.open(path, flags, 0o644))
+        descriptor = self._open(path, flags)
         with self._lock:
             if (open_now := file._descriptor) is not None:
                 return open_now  # another thread was faster
@@ -188,6 +187,20 @@ class OsDisk:
             file.adopt(descriptor)
             self._open_files[file] = None
             return descriptor
+
+    def _open(self, path: str, flags: int) -> _Descriptor:
+        """Open a descriptor; if there is none to be had, files that were not used of late give theirs."""
+        for _ in range(_OPEN_TRIES):
+            try:
+                return _Descriptor(os.open(path, flags, 0o644))
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE):
+                    raise
+            with self._lock:
+                if not self._open_files:
+                    break
+                self._release_one()
+        return _Descriptor(os.open(path, flags, 0o644))
 
     def _release_one(self) -> None:
         """Close the descriptor that was not used for longest, or nearly so."""
@@ -207,7 +220,7 @@ class OsDisk:
         return OsFile(self, path, create=create)
 
     def read_file(self, path: str) -> bytes:
-        descriptor = _Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        descriptor = self._open(path, os.O_RDONLY | os.O_CLOEXEC)
         data = os.read(descriptor.fd, 4096)
         if len(data) < 4096:
             return data
@@ -218,7 +231,7 @@ class OsDisk:
 
     def replace_file(self, path: str, data: bytes) -> None:
         beside = path + ".tmp"
-        descriptor = _Descriptor(os.open(beside, _FLAGS | os.O_CREAT | os.O_TRUNC, 0o644))
+        descriptor = self._open(beside, _FLAGS | os.O_CREAT | os.O_TRUNC)
         _write_all(descriptor.fd, memoryview(data), 0)
         os.fsync(descriptor.fd)
         del descriptor
@@ -256,8 +269,8 @@ class OsDisk:
         shutil.rmtree(path)
 
     def fsync_dir(self, path: str) -> None:
-        descriptor = _Descriptor(os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-        os.fsync(descriptor.fd)
+        descriptor = self._open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        _fsync(descriptor.fd)
 
     def free_bytes(self, path: str) -> int:
         status = os.statvfs(path)
@@ -269,6 +282,16 @@ class OsDisk:
 
     def lock(self, path: str) -> OsLock:
         return OsLock(path)
+
+
+def _fsync(fd: int) -> None:
+    """An fsync that fails leaves unknown what is on the device, also if memory was short."""
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno == errno.ENOMEM:
+            raise OSError(errno.EIO, "fsync failed for want of memory") from error
+        raise
 
 
 def _write_all(fd: int, data: memoryview, offset: int) -> int:

@@ -19,6 +19,7 @@ from millstream.errors import (
 from millstream.protocol.batch import BatchHeader, ControlMarker
 
 REMEMBERED_BATCHES: Final = 5
+MAX_REFUSED: Final = 10_000
 MAX_SEQUENCE: Final = 0x7FFFFFFF
 NONE: Final = -1
 _NOWHERE: Final = 1 << 63
@@ -51,6 +52,7 @@ class Producer:
         "epoch",
         "last_timestamp",
         "producer_id",
+        "silent_since_ms",
         "transaction_start",
     )
 
@@ -60,6 +62,11 @@ class Producer:
         self.batches: list[SentBatch] = []
         self.coordinator_epoch = NONE
         self.last_timestamp = last_timestamp
+        self.silent_since_ms = NONE
+        """By the broker's clock; -1 until `expire` comes for the first time after the last batch.
+
+        The records' own timestamps say nothing of when they were sent.
+        """
         self.transaction_start = NONE
 
     @property
@@ -85,7 +92,9 @@ class Producer:
             self.batches = []
 
     def is_expired(self, now_ms: int, expiration_ms: int) -> bool:
-        return self.transaction_start == NONE and now_ms - self.last_timestamp >= expiration_ms
+        if self.silent_since_ms == NONE:
+            self.silent_since_ms = now_ms
+        return self.transaction_start == NONE and now_ms - self.silent_since_ms >= expiration_ms
 
 
 class CompletedTransaction(NamedTuple):
@@ -105,6 +114,7 @@ class ProducerState:
         "_decided",
         "_first_open",
         "_open",
+        "_refused",
         "end_offset",
         "expiration_ms",
         "producers",
@@ -119,6 +129,7 @@ class ProducerState:
         self._first_open = _NOWHERE
         self._decided: tuple[tuple[int, int], ...] = ()  # (first, last offset), marker not yet committed
         self._committed = 0
+        self._refused: dict[int, tuple[int, int]] = {}  # unknown producer → (epoch, sequence) not written
 
     def __iter__(self) -> Iterator[Producer]:
         return iter(self.producers.values())
@@ -151,6 +162,8 @@ class ProducerState:
         """
         producer = self.producers.get(header.producer_id)
         if producer is None:
+            if self._refused:
+                self._check_refused(header)
             return None
         epoch, first = header.producer_epoch, header.base_sequence
         if epoch == producer.epoch and first != NONE:
@@ -176,6 +189,25 @@ class ProducerState:
                 f" since offset {producer.transaction_start}"
             )
         return None
+
+    def refuse(self, header: BatchHeader) -> None:
+        """Note that a checked batch was not written, and may be sent again.
+
+        If nothing is known of its producer yet, the batches it has in flight behind this one would be
+        taken, since an unknown producer may start anywhere, and this one would come too late.
+        """
+        if header.producer_id not in self.producers and header.base_sequence != NONE:
+            if len(self._refused) >= MAX_REFUSED:
+                del self._refused[next(iter(self._refused))]
+            self._refused[header.producer_id] = (header.producer_epoch, header.base_sequence)
+
+    def _check_refused(self, header: BatchHeader) -> None:
+        epoch, sequence = self._refused.get(header.producer_id, (NONE, NONE))
+        if epoch == header.producer_epoch and header.base_sequence > sequence:
+            raise OutOfOrderSequenceNumber(
+                f"producer {header.producer_id} sent sequence {header.base_sequence} in epoch {epoch},"
+                f" but {sequence} could not be written"
+            )
 
     def check_marker(self, header: BatchHeader, marker: ControlMarker, transaction_version: int) -> None:
         """Whether a coordinator's end marker may follow; raises if it may not.
@@ -204,6 +236,7 @@ class ProducerState:
         producer = self.producers.get(header.producer_id)
         if producer is None:
             producer = self.producers[header.producer_id] = Producer(header.producer_id)
+            self._refused.pop(header.producer_id, None)
         if header.producer_epoch != producer.epoch:
             producer.adopt_epoch(header.producer_epoch)
         timestamp = header.max_timestamp
@@ -214,6 +247,7 @@ class ProducerState:
             if len(batches) > REMEMBERED_BATCHES:
                 del batches[0]
         producer.last_timestamp = timestamp
+        producer.silent_since_ms = NONE
         if header.is_transactional and producer.transaction_start == NONE:
             producer.transaction_start = first_offset
             self._open[first_offset] = producer.producer_id
@@ -227,6 +261,7 @@ class ProducerState:
         producer.adopt_epoch(header.producer_epoch)
         producer.coordinator_epoch = marker.coordinator_epoch
         producer.last_timestamp = header.max_timestamp
+        producer.silent_since_ms = NONE
         first_offset = producer.transaction_start
         if first_offset == NONE:
             return None
@@ -257,7 +292,7 @@ class ProducerState:
         return stable
 
     def expire(self, now_ms: int) -> None:
-        """Forget the producers that have been silent for `expiration_ms`."""
+        """Forget the producers that have been silent for `expiration_ms`, by the calls of this."""
         gone = [
             producer.producer_id
             for producer in self.producers.values()

@@ -72,6 +72,8 @@ def locate(
         position = 0
         if use_index:
             indexed_last, position = segment.lookup(offset, nowait=nowait)
+            if not 0 <= position <= max(0, segment.size - HEADER_SIZE):  # the index is wrong: do without it
+                indexed_last, position = -1, 0
         least_offset = segment.base_offset
     passed: tuple[Segment, int, int] | None = None
     want_bytes = max(want_bytes, _LEAST_READ) + HEADER_SIZE

@@ -113,6 +113,8 @@ def find_end_offset(segment: Segment) -> int | None:
         return segment.base_offset
     entry = segment.index.last() if segment.size > _SMALL_BYTES else None
     position = entry[1] if entry else 0
+    if not 0 <= position < segment.size:
+        return None
     next_offset = end = -1
     for chunk in good_chunks(segment, position, segment.base_offset, verify_crc=False):
         end = chunk.position + len(chunk.data)
@@ -214,6 +216,19 @@ def _is_good_batch(segment: Segment, candidate: int, position: int, next_offset:
     return next(good_chunks(segment, candidate, next_offset), None) is not None
 
 
+def observed_epochs(segments: SegmentList) -> Epochs:
+    """The leader epochs that the batches carry."""
+    epochs = Epochs()
+    for segment in segments:
+        for chunk in good_chunks(segment, 0, segment.base_offset):
+            at, end = 0, len(chunk.data)
+            while at < end:
+                header = read_header(chunk.data, at)
+                epochs.observe(header.leader_epoch, header.base_offset)
+                at += header.size
+    return epochs
+
+
 def refresh_timestamps(segment: Segment) -> None:
     """Find a shortened segment's largest timestamp again: the time index's, or a later batch's."""
     last_time = segment.time_index.last()
@@ -227,12 +242,24 @@ def refresh_timestamps(segment: Segment) -> None:
     segment.set_timestamps(largest, offset, segment.size - position)
 
 
+def _position_of(segment: Segment, offset: int) -> int:
+    """Where a batch starts that is at or before `offset`; an index entry is believed if one is there."""
+    if offset <= segment.base_offset:
+        return 0
+    last_offset, position = segment.lookup(offset)
+    if 0 <= position <= segment.size - HEADER_SIZE:
+        header = read_header(segment.open().pread(HEADER_SIZE, position))
+        if header.magic == 2 and header.last_offset == last_offset:
+            return position
+    return 0
+
+
 def replay_producers(state: ProducerState, segments: SegmentList, end_offset: int) -> None:
     """Take the batches between the state's end and `end_offset` into it."""
     if state.end_offset >= end_offset:
         return
     for segment in segments.between(state.end_offset, end_offset):
-        position = segment.lookup(state.end_offset)[1] if state.end_offset > segment.base_offset else 0
+        position = _position_of(segment, state.end_offset)
         for chunk in good_chunks(segment, position, -1, verify_crc=False):
             at, end = 0, len(chunk.data)
             while at < end:

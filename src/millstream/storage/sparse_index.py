@@ -22,7 +22,7 @@ from threading import Lock
 from typing import ClassVar
 
 from millstream.storage.disk import Disk, File
-from millstream.storage.files import is_full
+from millstream.storage.files import is_temporary
 
 _SPILL_ENTRIES = 512
 _PAGE_ENTRIES = 256
@@ -59,7 +59,7 @@ class SparseIndex:
             try:
                 self.spill()
             except OSError as error:
-                if not is_full(error):
+                if not is_temporary(error):
                     raise  # a full disk is no loss: the entries wait in memory
 
     def last(self) -> Entry | None:

@@ -17,7 +17,7 @@ from millstream.errors import KafkaStorageError, MillstreamError
 from millstream.model import NO_UUID, TopicPartition
 from millstream.storage import checkpoints, names
 from millstream.storage.disk import Disk
-from millstream.storage.files import is_full
+from millstream.storage.files import is_overloaded, is_temporary
 from millstream.storage.loading import DAY_MS, create_log, load_log
 from millstream.storage.log import Log
 from millstream.storage.log_dir import LogDir
@@ -44,6 +44,14 @@ def _close_cleanly(one: Log) -> bool:
 def _close_as_is(one: Log) -> bool:
     one.close(is_clean=False)
     return True
+
+
+def _nothing() -> None:
+    """There is nothing to be done."""
+
+
+def _ignore_error(error: OSError) -> None:
+    """Nobody wants to know."""
 
 
 class Each(Protocol):
@@ -87,6 +95,9 @@ class Store:
         self._logs: dict[TopicPartition, Log] = {}
         self._dir_of: dict[TopicPartition, LogDir] = {}
         self._topic_ids: dict[TopicPartition, UUID] = {}
+        self._doubles: dict[TopicPartition, list[tuple[Log, LogDir, UUID]]] = {}
+        """Further logs of a partition, in other log dirs, until `get` says which topic id is meant."""
+        self._is_missing_logs = False
 
     def __len__(self) -> int:
         return len(self._logs)
@@ -108,6 +119,9 @@ class Store:
                 folder.open(self._cluster_id, self._broker_id, self._new_uuid())
                 self._load_dir(folder)
             except OSError as error:
+                if is_overloaded(error):
+                    self.release()
+                    raise
                 self._dir_failed(folder, error)
             except BaseException:
                 self.release()
@@ -129,10 +143,6 @@ class Store:
             self._trash.put_folder(f"{folder.path}/{name}", 0)
         for partition, name in found:
             path = f"{folder.path}/{name}"
-            if partition in self._logs:
-                log.error("%s lies in two log dirs; %s is set aside", partition, path)
-                self._set_aside(partition, path)
-                continue
             try:
                 opened = load_log(
                     around,
@@ -147,7 +157,11 @@ class Store:
                 )
             except NotADirectoryError:
                 continue  # a file that has a log's name is nobody's log
-            self._add(opened, folder, read_topic_id(self._disk, path))
+            topic_id = read_topic_id(self._disk, path)
+            if partition in self._logs:
+                self._doubles.setdefault(partition, []).append((opened, folder, topic_id))
+            else:
+                self._add(opened, folder, topic_id)
         try:
             folder.keep_offsets_of(self._logs.keys)
         except OSError as error:
@@ -166,14 +180,20 @@ class Store:
     def get(self, partition: TopicPartition, topic_id: UUID | None = None) -> Log | None:
         """The log of a partition, None if there is none.
 
-        One that belongs to another topic id is set aside, never served and never deleted.
+        One that belongs to another topic id is set aside, never served and never deleted. Of several, in
+        different log dirs, the one of this topic id that reaches furthest is served.
         """
+        if topic_id is not None and partition in self._doubles:
+            self._choose(partition, topic_id)
         found = self._logs.get(partition)
         if found is None or topic_id is None:
             return found
         known = self._topic_ids[partition]
         if known == NO_UUID:  # torn by a power loss; it can only be this topic's, see `sync_names`
-            write_topic_id(self._disk, found.folder, topic_id)
+            try:
+                write_topic_id(self._disk, found.folder, topic_id)
+            except OSError as error:
+                raise found.storage_error(error) from error
             self._topic_ids[partition] = topic_id
         elif known != topic_id:
             log.error("%s is of topic id %s, not %s: set aside", found.folder, known, topic_id)
@@ -186,26 +206,91 @@ class Store:
         return self._topic_ids[partition]
 
     def create(self, partition: TopicPartition, topic_id: UUID, config: LogConfig) -> Log:
-        """A new, empty log, in the log dir that has the fewest; durable with its first flush."""
-        usable = [folder for folder in self.dirs if not folder.has_failed]
-        if not usable:
-            raise KafkaStorageError("every log dir has failed")
-        folder = min(usable, key=lambda one: one.log_count)
-        path = f"{folder.path}/{partition}"
-        around = self._surroundings(folder)
+        """A new, empty log, in the log dir that has the fewest; durable with its first flush.
+
+        A dir that is full is passed over, one that fails is out of use from then on. While logs are
+        missing, a new dir is not used either: it may be the empty place of a volume that is not mounted.
+        """
+        usable = [
+            folder
+            for folder in self.dirs
+            if not folder.has_failed and not (folder.is_new and self._is_missing_logs)
+        ]
+        failure: OSError | None = None
+        for folder in sorted(usable, key=lambda one: one.log_count):
+            path = f"{folder.path}/{partition}"
+            try:
+                self._make_folder(partition, folder, path, topic_id)
+            except OSError as error:
+                failure = error
+                if not is_temporary(error):
+                    self._dir_failed(folder, error)
+                continue
+            created = create_log(
+                self._surroundings(folder),
+                path,
+                partition,
+                config,
+                producer_expiration_ms=self._producer_expiration_ms,
+            )
+            self._add(created, folder, topic_id)
+            return created
+        if failure is None:
+            raise KafkaStorageError("no log dir can be used: all have failed, or are not the expected ones")
+        raise KafkaStorageError(f"creating {partition}: {failure}") from failure
+
+    def _make_folder(self, partition: TopicPartition, folder: LogDir, path: str, topic_id: UUID) -> None:
+        if folder.has_offsets_of(partition):
+            folder.keep_offsets_of(self._logs.keys)
+        self._disk.makedirs(path)
+        folder.folder_made()
         try:
-            if folder.has_offsets_of(partition):
-                folder.keep_offsets_of(self._logs.keys)
-            self._disk.makedirs(path)
-            folder.folder_made()
             write_topic_id(self._disk, path, topic_id)
-        except OSError as error:
-            raise KafkaStorageError(f"creating {partition} in {folder.path}: {error}") from error
-        created = create_log(
-            around, path, partition, config, producer_expiration_ms=self._producer_expiration_ms
+        except OSError:
+            try:
+                self._disk.rmtree(path)
+            except OSError as error:  # empty, and of no topic: it gives way to the one in another dir
+                log.warning("the folder %s was begun and cannot be removed: %s", path, error)
+            raise
+
+    @property
+    def may_create_missing(self) -> bool:
+        """Whether a log that is not there after a start can have held nothing that lasted.
+
+        That is so if all log dirs are there, and each is the one that was there before: then a crash came
+        before the log's folder was durable.
+        """
+        return not any(folder.has_failed or folder.is_new for folder in self.dirs)
+
+    def missing(self, partition: TopicPartition, config: LogConfig) -> Log:
+        """What stands for a log that is not there and may not be made anew: it can do nothing at all.
+
+        No folder is made: the real one may come back, with its records, once its log dir does.
+        """
+        self._is_missing_logs = True
+        suspects = [folder.path for folder in self.dirs if folder.has_failed or folder.is_new]
+        log.error(
+            "%s is in none of the log dirs and stays offline, as %s failed or is empty. If that is a volume"
+            " that is not mounted, mount it and start again; if its records are lost, delete the topic and"
+            " create it again",
+            partition,
+            ", ".join(suspects),
         )
-        self._add(created, folder, topic_id)
-        return created
+        around = Surroundings(self._disk, self._clock, self._random, self._trash, _nothing, _ignore_error)
+        made = create_log(around, f"/{partition}", partition, config)
+        made.failure = f"{partition} is in none of the log dirs, of which {', '.join(suspects)} is not usable"
+        return made
+
+    def accept_new_dirs(self) -> None:
+        """Take new log dirs for good, if no log is missing: from the next start on they are as expected."""
+        if self._is_missing_logs:
+            return
+        for folder in self.dirs:
+            if not folder.has_failed:
+                try:
+                    folder.accept()
+                except OSError as error:
+                    self._not_written(folder, error)
 
     def delete(self, partition: TopicPartition) -> None:
         """Take a log out of service at once; its folder is renamed now and removed later.
@@ -236,9 +321,8 @@ class Store:
                 try:
                     self._disk.fsync_dir(folder.path)
                 except OSError as error:
-                    self._dir_failed(folder, error)
-                    raise KafkaStorageError(f"the log dir {folder.path} has failed: {error}") from error
-                    continue
+                    self._not_written(folder, error)
+                    raise KafkaStorageError(f"the log dir {folder.path} cannot be synced: {error}") from error
                 try:
                     folder.keep_offsets_of(self._logs.keys)
                 except OSError as error:
@@ -326,8 +410,9 @@ class Store:
                     folder.mark_clean(broker_epoch)
                 except OSError as error:
                     self._not_written(folder, error)
-        self._logs.clear()
         self.release()
+        self._logs.clear()
+        self._doubles.clear()
 
     def release(self) -> None:
         for folder in self.dirs:
@@ -348,12 +433,45 @@ class Store:
         found.close(is_clean=False)
         return found
 
+    def _choose(self, partition: TopicPartition, topic_id: UUID) -> None:
+        """Serve the one of several logs that is of this topic and reaches furthest; the rest go aside."""
+        found = [
+            (self._logs[partition], self._dir_of[partition], self._topic_ids[partition]),
+            *self._doubles.pop(partition),
+        ]
+        self._dir_of[partition].log_count -= 1
+        chosen = max(
+            found,
+            key=lambda one: (one[2] == topic_id, one[2] == NO_UUID, one[0].end_offset, one[0].size_bytes),
+        )
+        self._add(*chosen)
+        for other, _, _ in found:
+            if other is not chosen[0]:
+                log.error(
+                    "%s lies in two log dirs: %s ends at %d and is served, %s ends at %d and is set aside",
+                    partition,
+                    chosen[0].folder,
+                    chosen[0].end_offset,
+                    other.folder,
+                    other.end_offset,
+                )
+                other.close(is_clean=False)
+                self._set_aside(partition, other.folder)
+
     def _set_aside(self, partition: TopicPartition, path: str) -> None:
         name = names.retired_folder(partition, self._new_uuid(), names.STRAY_FOLDER)
-        self._disk.rename(path, f"{path.rpartition('/')[0]}/{name}")
+        dir_path = path.rpartition("/")[0]
+        try:
+            self._disk.rename(path, f"{dir_path}/{name}")
+        except OSError as error:
+            for folder in self.dirs:
+                if folder.path == dir_path:
+                    self._not_written(folder, error)
+            raise KafkaStorageError(f"{path} cannot be set aside: {error}") from error
 
     def _logs_of(self, folder: LogDir) -> list[Log]:
-        return [one for one in list(self._logs.values()) if one.dir_path == folder.path]
+        doubles = [one for group in list(self._doubles.values()) for one, _, _ in group]
+        return [one for one in [*list(self._logs.values()), *doubles] if one.dir_path == folder.path]
 
     def _write_checkpoints(self, folder: LogDir) -> None:
         folder.write_offsets(
@@ -391,8 +509,8 @@ class Store:
         )
 
     def _not_written(self, folder: LogDir, error: OSError) -> None:
-        """A checkpoint was not written. If the disk is full, the old one still holds until there is room."""
-        if is_full(error):
+        """A checkpoint was not written. If that passes, as a full disk does, the old one still holds."""
+        if is_temporary(error):
             log.warning("checkpointing %s: %s", folder.path, error)
         else:
             self._dir_failed(folder, error)

@@ -13,7 +13,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from millstream.storage.disk import Disk, File
-from millstream.storage.files import is_full
+from millstream.storage.files import is_temporary
 
 _ENTRY = Struct(">hqqqq")
 _VERSION = 0
@@ -63,7 +63,7 @@ class TransactionIndex:
         try:
             self.spill()
         except OSError as error:
-            if not is_full(error):
+            if not is_temporary(error):
                 raise
 
     def spill(self) -> None:

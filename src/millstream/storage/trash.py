@@ -5,12 +5,18 @@ The delay (file.delete.delay.ms) lets readers that hold them finish. A restart r
 
 from __future__ import annotations
 
+import logging
 from heapq import heappop, heappush
 from threading import Lock
+from typing import Final
 
 from millstream.clock import Clock
 from millstream.storage import names
 from millstream.storage.disk import Disk
+
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS: Final = 60.0
 
 
 class Trash:
@@ -39,12 +45,18 @@ class Trash:
         self._wait(path, delay_ms, is_folder=True)
 
     def empty(self, *, is_due_only: bool = True) -> int:
-        """Remove what is due, or all; how many files and folders that were."""
+        """Remove what is due, or all; how many files and folders that were.
+
+        What cannot be removed is tried again later.
+        """
         now = self._clock.monotonic()
         count = 0
+        kept: list[tuple[float, str, bool]] = []
         while True:
             with self._lock:
                 if not self._waiting or (is_due_only and self._waiting[0][0] > now):
+                    for entry in kept:
+                        heappush(self._waiting, entry)
                     return count
                 _, path, is_folder = heappop(self._waiting)
             try:
@@ -54,6 +66,10 @@ class Trash:
                     self._disk.remove(path)
             except FileNotFoundError:
                 pass
+            except OSError as error:
+                log.warning("%s cannot be removed yet: %s", path, error)
+                kept.append((now + _RETRY_SECONDS, path, is_folder))
+                continue
             count += 1
 
     def _wait(self, path: str, delay_ms: int, *, is_folder: bool) -> None:

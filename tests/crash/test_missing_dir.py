@@ -1,0 +1,133 @@
+"""A log dir that is not there at a start: its partitions are offline, and whole again when it is back."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+
+import pytest
+
+from millstream.broker.server import Broker
+from millstream.config.broker import BrokerConfig
+from millstream.controller.topics import NewTopic
+from millstream.errors import KafkaStorageError
+from millstream.storage.os_disk import OsDisk
+from tests.storage.logs import batch
+
+NAMES = ("d1", "d2")
+
+
+class BadDisk(OsDisk):
+    """A disk that cannot read one folder."""
+
+    bad_path = ""
+
+    def listdir(self, path: str) -> list[str]:
+        if path == self.bad_path:
+            raise OSError(errno.EIO, "Input/output error", path)
+        return super().listdir(path)
+
+
+def make(root: Path, disk: OsDisk | None = None) -> Broker:
+    values = {
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "log.dirs": ",".join(str(root / name) for name in NAMES),
+    }
+    return Broker(BrokerConfig(values), disk=disk)
+
+
+async def create(broker: Broker, name: str, count: int) -> None:
+    """A topic of two partitions, with so many records in each."""
+    await broker.controller.create_topic(NewTopic(name, 2, 1))
+    for index in range(2):
+        for _ in range(count):
+            broker.replicas.leader(name, index).append(batch(b"v"), 1, 9)
+
+
+def ends(broker: Broker, name: str) -> dict[str, int]:
+    """Where the partitions that can be served end, by the log dir they lie in."""
+    return {
+        Path(partition.log.dir_path).name: partition.log.end_offset
+        for partition in broker.replicas.topic(name).values()
+        if partition.failure is None
+    }
+
+
+def offline(broker: Broker, name: str) -> int:
+    failures = [partition.failure for partition in broker.replicas.topic(name).values()]
+    assert all(failure is None or isinstance(failure, KafkaStorageError) for failure in failures)
+    return sum(failure is not None for failure in failures)
+
+
+@pytest.mark.parametrize("starts", [1, 3])
+@pytest.mark.parametrize("kind", ["unreadable", "not mounted"])
+def test_no_record_is_lost_while_a_dir_is_away(tmp_path: Path, kind: str, starts: int) -> None:
+    async def scenario() -> None:
+        async with make(tmp_path) as broker:
+            await create(broker, "a", 10)
+            assert ends(broker, "a") == {"d1": 10, "d2": 10}
+        disk = BadDisk(max_open_files=100)
+        if kind == "unreadable":
+            disk.bad_path = str(tmp_path / "d2")
+        else:
+            (tmp_path / "d2").rename(tmp_path / "away")
+            (tmp_path / "d2").mkdir()
+        for number in range(starts):
+            async with make(tmp_path, disk) as broker:
+                assert ends(broker, "a") == {"d1": 10 + number}
+                assert offline(broker, "a") == 1
+                for partition in broker.replicas.topic("a").values():
+                    if partition.failure is None:
+                        partition.append(batch(b"v"), 1, 9)
+                await create(broker, f"b{number}", 1)
+                assert set(ends(broker, f"b{number}")) == {"d1"}
+                assert offline(broker, f"b{number}") == 0
+        assert not list((tmp_path / "d2").glob("b*"))
+        if kind == "not mounted":
+            assert not list((tmp_path / "d2").glob("a-*"))
+            (tmp_path / "d2" / ".lock").unlink()
+            (tmp_path / "d2" / "meta.properties").unlink()
+            for path in (tmp_path / "d2").iterdir():
+                path.unlink()
+            (tmp_path / "d2").rmdir()
+            (tmp_path / "away").rename(tmp_path / "d2")
+        async with make(tmp_path) as broker:
+            assert ends(broker, "a") == {"d1": 10 + starts, "d2": 10}
+            for number in range(starts):
+                assert offline(broker, f"b{number}") == 0
+        assert not list(tmp_path.glob("*/*-stray"))
+
+    asyncio.run(scenario())
+
+
+def test_a_topic_whose_records_are_lost_can_be_deleted_and_made_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with make(tmp_path) as broker:
+            await create(broker, "a", 3)
+        (tmp_path / "d2").rename(tmp_path / "lost")
+        async with make(tmp_path) as broker:
+            assert offline(broker, "a") == 1
+            await broker.controller.delete_topic(broker.metadata.topic("a"))
+            await create(broker, "a", 1)
+        async with make(tmp_path) as broker:
+            assert offline(broker, "a") == 0
+            await create(broker, "b", 1)
+            assert set(ends(broker, "b")) == {"d2"}  # no log is missing any more: the new dir is used
+
+    asyncio.run(scenario())
+
+
+def test_a_log_whose_folder_a_power_loss_took_is_made_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with make(tmp_path) as broker:
+            await create(broker, "a", 0)
+            folder = Path(broker.replicas.leader("a", 0).log.folder)
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()
+        async with make(tmp_path) as broker:
+            assert offline(broker, "a") == 0
+            assert folder.exists()
+
+    asyncio.run(scenario())
