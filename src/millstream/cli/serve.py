@@ -163,6 +163,7 @@ def run_broker(config: BrokerConfig) -> int:
     from millstream.cli.session import loop_factory
 
     _keep_freed_memory()
+    _open_many_files()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_serve(config))
 
@@ -181,6 +182,18 @@ def _keep_freed_memory() -> None:
         return  # not glibc
     mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
     mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
+
+
+def _open_many_files() -> None:
+    """Let the process open as many files and connections as the system allows it."""
+    import resource
+
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed != most:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        except (OSError, ValueError):
+            return  # some systems refuse what they say is allowed
 
 
 def _quiet_collector() -> None:
