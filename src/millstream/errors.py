@@ -105,13 +105,16 @@ class OffsetMetadataTooLarge(KafkaError, code=12):
 class NetworkException(KafkaError, code=13, retriable=True): ...
 
 
-class CoordinatorLoadInProgress(KafkaError, code=14, retriable=True): ...
+class CoordinatorLoadInProgress(KafkaError, code=14, retriable=True):
+    """The coordinator is still reading what it looks after; try again."""
 
 
-class CoordinatorNotAvailable(KafkaError, code=15, retriable=True): ...
+class CoordinatorNotAvailable(KafkaError, code=15, retriable=True):
+    """There is no coordinator at the moment; try again."""
 
 
-class NotCoordinator(KafkaError, code=16, retriable=True): ...
+class NotCoordinator(KafkaError, code=16, retriable=True):
+    """This broker does not coordinate that group or transactional id."""
 
 
 class InvalidTopic(KafkaError, code=17):
@@ -134,22 +137,28 @@ class InvalidRequiredAcks(KafkaError, code=21):
     """acks must be 0, 1 or -1 (all)."""
 
 
-class IllegalGeneration(KafkaError, code=22): ...
+class IllegalGeneration(KafkaError, code=22):
+    """The group is in another generation than the request."""
 
 
-class InconsistentGroupProtocol(KafkaError, code=23): ...
+class InconsistentGroupProtocol(KafkaError, code=23):
+    """The group speaks another protocol, or none that the member speaks too."""
 
 
-class InvalidGroupId(KafkaError, code=24): ...
+class InvalidGroupId(KafkaError, code=24):
+    """The group's id is not valid."""
 
 
-class UnknownMemberId(KafkaError, code=25): ...
+class UnknownMemberId(KafkaError, code=25):
+    """The group does not know this member."""
 
 
-class InvalidSessionTimeout(KafkaError, code=26): ...
+class InvalidSessionTimeout(KafkaError, code=26):
+    """The session time-out is outside of the broker's limits."""
 
 
-class RebalanceInProgress(KafkaError, code=27): ...
+class RebalanceInProgress(KafkaError, code=27):
+    """The group is sharing its partitions anew; the member has to join again."""
 
 
 class InvalidCommitOffsetSize(KafkaError, code=28): ...
@@ -287,10 +296,12 @@ class DelegationTokenExpired(KafkaError, code=66): ...
 class InvalidPrincipalType(KafkaError, code=67): ...
 
 
-class NonEmptyGroup(KafkaError, code=68): ...
+class NonEmptyGroup(KafkaError, code=68):
+    """The group has members."""
 
 
-class GroupIdNotFound(KafkaError, code=69): ...
+class GroupIdNotFound(KafkaError, code=69):
+    """There is no such group."""
 
 
 class FetchSessionIdNotFound(KafkaError, code=70, retriable=True):
@@ -327,16 +338,19 @@ class OffsetNotAvailable(KafkaError, code=78, retriable=True):
     """The high watermark of the new leader is not known yet."""
 
 
-class MemberIdRequired(KafkaError, code=79): ...
+class MemberIdRequired(KafkaError, code=79):
+    """The member has to join again with the id that it was given."""
 
 
 class PreferredLeaderNotAvailable(KafkaError, code=80, retriable=True): ...
 
 
-class GroupMaxSizeReached(KafkaError, code=81): ...
+class GroupMaxSizeReached(KafkaError, code=81):
+    """The group has as many members as it may have."""
 
 
-class FencedInstanceId(KafkaError, code=82): ...
+class FencedInstanceId(KafkaError, code=82):
+    """Another member has taken over this group instance id."""
 
 
 class EligibleLeadersNotAvailable(KafkaError, code=83, retriable=True): ...
@@ -349,14 +363,16 @@ class ElectionNotNeeded(KafkaError, code=84, retriable=True):
 class NoReassignmentInProgress(KafkaError, code=85): ...
 
 
-class GroupSubscribedToTopic(KafkaError, code=86): ...
+class GroupSubscribedToTopic(KafkaError, code=86):
+    """Members of the group are subscribed to this topic."""
 
 
 class InvalidRecord(KafkaError, code=87):
     """A record is not valid for this topic."""
 
 
-class UnstableOffsetCommit(KafkaError, code=88, retriable=True): ...
+class UnstableOffsetCommit(KafkaError, code=88, retriable=True):
+    """An open transaction may still move the group; try again."""
 
 
 class ThrottlingQuotaExceeded(KafkaError, code=89, retriable=True): ...

@@ -33,5 +33,8 @@ _ADVICE: list[tuple[type[errors.MillstreamError], str]] = [
     (errors.NotEnoughReplicas, "Wait for brokers to come back, or lower min.insync.replicas."),
     (errors.RequestTimedOut, "Raise --timeout if the broker is only slow."),
     (errors.KafkaStorageError, "See the broker's log, and whether its disk is full."),
+    (errors.GroupIdNotFound, "See `millstream group list`."),
+    (errors.NonEmptyGroup, "Stop its consumers first."),
+    (errors.GroupSubscribedToTopic, "Stop its consumers first."),
     (errors.TopicDeletionDisabled, "Set delete.topic.enable=true on the broker."),
 ]

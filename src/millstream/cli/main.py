@@ -22,6 +22,7 @@ COMMANDS = {
         "Read records from any offset or time, or follow new ones.",
     ),
     "offsets": ("millstream.cli.offsets:offsets", "Show the offsets of topics, also at a time."),
+    "group": ("millstream.cli.group:group", "List, describe, move and delete groups of consumers."),
     "log": ("millstream.cli.log:log", "Look into a broker's files without the broker."),
     "doctor": ("millstream.cli.doctor:doctor", "Check this machine and, if there is one, the broker."),
 }

@@ -82,6 +82,13 @@ def ask(question: str, is_answered: bool) -> None:
     click.confirm(question, abort=True, err=True)
 
 
+def complete_groups(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Names of groups for shell completion, as `complete_topics`."""
+    from millstream.cli.session import group_names
+
+    return [name for name in group_names(ctx.params.get("bootstrap")) if name.startswith(incomplete)]
+
+
 def complete_topics(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Names of topics for shell completion; none when no broker answers within a second."""
     from millstream.cli.session import topic_names

@@ -50,6 +50,22 @@ def topic_names(bootstrap: str | None) -> list[str]:
         metadata = await cluster.refresh(None, deadline)
         return sorted(metadata.topics)
 
+    return _completed(bootstrap, names)
+
+
+def group_names(bootstrap: str | None) -> list[str]:
+    """All groups, for shell completion."""
+    from millstream.client.groups import list_groups
+
+    async def names(cluster: Cluster, deadline: Deadline) -> list[str]:
+        return [group.name for group in await list_groups(cluster, deadline)]
+
+    return _completed(bootstrap, names)
+
+
+def _completed(
+    bootstrap: str | None, names: Callable[[Cluster, Deadline], Awaitable[list[str]]]
+) -> list[str]:
     address = bootstrap or os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
     try:
         return with_cluster(address, COMPLETION_TIMEOUT_MS, names)

@@ -1,0 +1,39 @@
+"""Which broker looks after a group, found again when it has moved."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from millstream.client.cluster import Cluster
+from millstream.client.deadline import Deadline
+from millstream.client.errors import raise_for
+from millstream.protocol.messages import FindCoordinatorRequest, FindCoordinatorResponse
+
+GROUP = 0
+ONE_KEY_UNTIL = 3
+
+T = TypeVar("T")
+
+
+async def coordinator_of(cluster: Cluster, group_id: str, deadline: Deadline) -> int:
+    """The broker that coordinates a group, asked for once."""
+    request = FindCoordinatorRequest(coordinator_key=group_id, key_type=GROUP, coordinator_keys=[group_id])
+    response = await cluster.request(
+        None, request, FindCoordinatorResponse, deadline, max_version=ONE_KEY_UNTIL
+    )
+    raise_for(response.error_code, response.error_message, f"the coordinator of {group_id}")
+    if response.node_id not in cluster.metadata.nodes:
+        await cluster.refresh([], deadline)
+    return response.node_id
+
+
+async def with_coordinator(
+    cluster: Cluster, group_id: str, attempt: Callable[[int], Awaitable[T]], deadline: Deadline
+) -> T:
+    """Ask a group's coordinator, and again wherever it is, until it answers or the deadline passes."""
+
+    async def find_and_ask() -> T:
+        return await attempt(await coordinator_of(cluster, group_id, deadline))
+
+    return await cluster.retrying(find_and_ask, deadline)
