@@ -44,6 +44,8 @@ class LogDir:
         self._checkpointing = threading.Lock()
         self._syncing = threading.Lock()
         self._is_released = False
+        self.renames = self.synced_renames = 0
+        """How many deleted logs' folders were renamed, and how many of these are durable."""
         self._folders_made = 0
         self._folders_synced = 0
 

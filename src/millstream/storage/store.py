@@ -300,7 +300,8 @@ class Store:
         """
         if partition not in self._logs:
             return
-        if self._dir_of[partition].has_failed:
+        folder = self._dir_of[partition]
+        if folder.has_failed:
             raise KafkaStorageError(f"{partition} cannot be deleted: its log dir has failed")
         found = self._remove(partition)
         path = f"{found.dir_path}/{names.retired_folder(partition, self._new_uuid(), names.DELETE_FOLDER)}"
@@ -308,18 +309,23 @@ class Store:
             self._disk.rename(found.folder, path)
         except OSError as error:
             raise found.storage_error(error) from error
+        folder.renames += 1
         self._trash.put_folder(path, found.config.file_delete_delay_ms)
 
     def sync_names(self) -> None:
         """Make renamed folders durable, and forget the offsets of deleted logs; may run in a thread.
 
         Called before a deleted topic's name may be used again: else a power loss could bring its
-        folder back under the name of the new topic.
+        folder back under the name of the new topic. KafkaStorageError if that cannot be ruled out.
         """
         for folder in self.dirs:
+            renames = folder.renames
+            if folder.has_failed and folder.synced_renames != renames:
+                raise KafkaStorageError(f"the log dir {folder.path} failed before a deletion was durable")
             if not folder.has_failed:
                 try:
                     self._disk.fsync_dir(folder.path)
+                    folder.synced_renames = renames
                 except OSError as error:
                     self._not_written(folder, error)
                     raise KafkaStorageError(f"the log dir {folder.path} cannot be synced: {error}") from error
