@@ -52,19 +52,21 @@ def _run_many(seeds: range, jobs: int) -> int:
     counts: Counter[str] = Counter()
     faults: Counter[str] = Counter()
     failed: list[int] = []
+    fewest_acks = 1 << 30
     with ProcessPoolExecutor(jobs) as executor:
         for outcome in executor.map(simulate, seeds):
             counts += outcome.counts
             faults += outcome.faults
+            fewest_acks = min(fewest_acks, outcome.counts["acks"])
             if not outcome.is_good:
                 failed.append(outcome.seed)
                 print(f"seed {outcome.seed} FAILED; to see it again:")
                 print(f"  python -m tests.simulation --seed {outcome.seed} --trace")
                 for anomaly in outcome.anomalies[:5]:
-                    print(f"  {anomaly}")
+                    print(f"  {anomaly.kind}: {anomaly.text.strip().splitlines()[-1]}")
                 sys.stdout.flush()
     print(f"{len(seeds)} seeds in {time.perf_counter() - began:.1f} s, {len(failed)} failed: {failed}")
-    print(f"counts {dict(counts)}")
+    print(f"counts {dict(counts)}, at least {fewest_acks} acks in each")
     print(f"faults {dict(faults)}")
     return 1 if failed else 0
 

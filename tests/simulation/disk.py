@@ -41,6 +41,8 @@ class SimDisk:
         self.cold_probability = 0.0
         self.read_error_probability = 0.0
         self.fsync_error_probability = 0.0
+        self.faulty_path = "/"
+        """Only files below it fail."""
         self.slowness = 1.0
         self.fsyncs = 0
         self.kill_after = 0
@@ -80,6 +82,7 @@ class SimDisk:
         """Take every lasting fault away: room, good reads and fsyncs, the usual speed."""
         self.capacity_bytes = ROOM_BYTES
         self.read_error_probability = self.fsync_error_probability = 0.0
+        self.faulty_path = "/"
         self.slowness = 1.0
         self.kill_after = 0
 
@@ -117,6 +120,9 @@ class SimDisk:
             raise OSError(errno.ENOSPC, "no space left on device")
         self.used_bytes += grown_bytes
 
+    def fails(self, probability: float, path: str) -> bool:
+        return path.startswith(self.faulty_path) and self.chance(probability)
+
     def chance(self, probability: float) -> bool:
         return probability > 0.0 and self.world.random.random() < probability
 
@@ -144,7 +150,7 @@ class SimFile:
 
     def pread(self, size: int, offset: int, *, nowait: bool = False) -> memoryview:
         disk = self._enter(2e-6)
-        if disk.chance(disk.read_error_probability):
+        if disk.fails(disk.read_error_probability, self._path):
             raise OSError(errno.EIO, "input/output error", self._path)
         data = bytes(memoryview(self._inode.data)[offset : offset + size])
         if nowait and data and disk.chance(disk.cold_probability):
@@ -173,7 +179,7 @@ class SimFile:
     def fsync(self) -> None:
         disk = self._enter(_fsync_s(self._mount.disk))
         disk.fsyncs += 1
-        if disk.chance(disk.fsync_error_probability):
+        if disk.fails(disk.fsync_error_probability, self._path):
             disk.world.log(f"fsync of {self._path} fails")
             self._inode.forget_unsynced()
             raise OSError(errno.EIO, "input/output error", self._path)
@@ -227,7 +233,7 @@ class Mount:
     def read_file(self, path: str) -> bytes:
         disk = self.enter(10e-6)
         inode = self._inode(path)
-        if disk.chance(disk.read_error_probability):
+        if disk.fails(disk.read_error_probability, path):
             raise OSError(errno.EIO, "input/output error", path)
         return bytes(inode.data)
 
@@ -257,6 +263,8 @@ class Mount:
     def listdir(self, path: str) -> list[str]:
         """The names in a folder, in no useful order, as a file system gives them."""
         disk = self.enter(10e-6)
+        if disk.fails(disk.read_error_probability, path):
+            raise OSError(errno.EIO, "input/output error", path)
         names = sorted(self._folder(path).entries)
         disk.world.random.shuffle(names)
         return names
@@ -303,7 +311,7 @@ class Mount:
 
     def fsync_dir(self, path: str) -> None:
         disk = self.enter(_fsync_s(self.disk))
-        if disk.chance(disk.fsync_error_probability):
+        if disk.fails(disk.fsync_error_probability, path):
             raise OSError(errno.EIO, "input/output error", path)
         self._folder(path).sync()
 

@@ -8,7 +8,7 @@ follows, attributes i16, last offset delta i32, and more.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from crc32c import crc32c
 
@@ -19,9 +19,15 @@ _CRC_START = 21
 _MIN_LENGTH = 49
 
 
-def survived_end(disk: SimDisk, log_dir: str, topic: str, partition: int) -> int:
-    """The offset after the last batch that can be reached from the log's start without a gap."""
-    folder = disk.files(f"{log_dir}/{topic}-{partition}")
+def survived_end(disk: SimDisk, log_dirs: Sequence[str], topic: str, partition: int) -> int:
+    """The offset after the last batch that can be reached from the log's start without a gap.
+
+    If the log lies in two log dirs, the longer one counts: a broker may hold on to none but that.
+    """
+    return max(_end(disk.files(f"{log_dir}/{topic}-{partition}")) for log_dir in log_dirs)
+
+
+def _end(folder: dict[str, bytes]) -> int:
     names = sorted(name for name in folder if name.endswith(".log"))
     next_offset = int(names[0].split(".")[0]) if names else 0
     for name in names:

@@ -42,6 +42,7 @@ class Nemesis:
             self.full_disk: 2,
             self.failed_fsync: 1,
             self.failing_reads: 1,
+            self.start_without_a_log_dir: 1,
             self.clock_jump: 1,
         }
         if favourite:
@@ -179,6 +180,18 @@ class Nemesis:
         await self._wait(0.5, 4.0)
         await self.power_loss()
         disk.mend()
+
+    async def start_without_a_log_dir(self) -> None:
+        """One of the log dirs cannot be read at the start; its logs must wait for it, and nothing else."""
+        self.machine.crash()
+        disk = self.machine.host.disk
+        disk.faulty_path = self._random.choice(self.machine.log_dirs)
+        disk.read_error_probability = 1.0
+        await self.machine.boot()
+        await self._wait(0.1, 2.0)
+        disk.mend()
+        self.machine.crash()
+        await self._wait(0.0, 0.5)
 
     async def failing_reads(self) -> None:
         disk = self.machine.host.disk

@@ -15,7 +15,7 @@ from tests.simulation.client import LATEST, Client
 from tests.simulation.history import Entry, History
 from tests.simulation.host import Host
 from tests.simulation.image import survived_end
-from tests.simulation.machine import LOG_DIR, PORT, BrokerMachine
+from tests.simulation.machine import PORT, BrokerMachine
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
 from tests.simulation.workload import Consumer, IdempotentProducer, PlainProducer, Sender
@@ -87,9 +87,9 @@ class _Run:
         if random.random() < 0.3:
             self.topic_configs["flush.ms"] = random.choice(("100", "3000"))
         settings = {"log.flush.offset.checkpoint.interval.ms": random.choice(("1000", "5000", "60000"))}
-        self.machine = BrokerMachine(
-            world, Host(world, self.network, "broker"), self.history, TOPIC, PARTITIONS, settings
-        )
+        host = Host(world, self.network, "broker")
+        log_dirs = random.choice((1, 2))
+        self.machine = BrokerMachine(world, host, self.history, TOPIC, PARTITIONS, log_dirs, settings)
         self.machine.host.disk.cold_probability = random.choice((0.0, 0.05, 0.5))
         self.producers: list[Sender] = []
         self.consumers: list[Consumer] = []
@@ -212,7 +212,7 @@ class _Run:
 
     def _compare_with_disk(self, ends: list[int]) -> None:
         for partition, end in enumerate(ends):
-            on_disk = survived_end(self.machine.host.disk, LOG_DIR, TOPIC, partition)
+            on_disk = survived_end(self.machine.host.disk, self.machine.log_dirs, TOPIC, partition)
             if on_disk != end:
                 text = f"the log of partition {partition} ends at {end}, its files at {on_disk}"
                 self.history.complaints.append(text)

@@ -50,4 +50,4 @@ FIRST, SECOND = "00000000000000000000.log", "00000000000000000005.log"
     ],
 )
 def test_end_of_what_survived(files: dict[str, bytes], end: int) -> None:
-    assert survived_end(disk_with(files), "/data", "t", 0) == end
+    assert survived_end(disk_with(files), ["/other", "/data"], "t", 0) == end

@@ -72,7 +72,7 @@ class Sender:
 
     def batch(self, partition: int) -> Batch:
         first = self._sent.get(partition, 0)
-        count = self.random.choice((1, 1, 1, 2, 5, 20))
+        count = self.random.choice((1, 1, 1, 2, 4, 10))
         self._sent[partition] = first + count
         values = [self.history.send(self.name, partition, first + n) for n in range(count)]
         codec = self.random.choice(CODECS)
@@ -112,7 +112,7 @@ class Sender:
             _expect_retriable(self.name, answer.error_code)
 
     async def pause(self) -> None:
-        if self.random.random() < 0.6:
+        if self.random.random() < 0.8:
             await asyncio.sleep(self.random.uniform(0.0, 0.6))
 
 
