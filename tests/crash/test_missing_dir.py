@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from millstream.broker.server import Broker
+from millstream.cluster.partition import Partition
 from millstream.config.broker import BrokerConfig
 from millstream.controller.topics import NewTopic
 from millstream.errors import KafkaStorageError
@@ -129,5 +130,22 @@ def test_a_log_whose_folder_a_power_loss_took_is_made_again(tmp_path: Path) -> N
         async with make(tmp_path) as broker:
             assert offline(broker, "a") == 0
             assert folder.exists()
+
+    asyncio.run(scenario())
+
+
+def test_a_partition_that_is_away_is_not_led(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator must not take it for an empty one."""
+
+    async def scenario() -> None:
+        async with make(tmp_path) as broker:
+            await create(broker, "a", 3)
+        disk = BadDisk(max_open_files=100)
+        disk.bad_path = str(tmp_path / "d2")
+        broker = make(tmp_path, disk)
+        led: list[Partition] = []
+        monkeypatch.setattr(broker.coordinators, "lead", led.append)
+        async with broker:
+            assert [Path(partition.log.dir_path).name for partition in led] == ["d1"]
 
     asyncio.run(scenario())

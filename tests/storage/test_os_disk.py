@@ -60,7 +60,7 @@ def test_files_give_their_descriptors_where_there_are_no_more(tmp_path: Path) ->
     disk.replace_file(f"{tmp_path}/read", b"content")
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 1, limits[1]))
-    others = []
+    others: list[int] = []
     try:
         with pytest.raises(OSError, match="Too many open files"):
             others.extend(os.open(tmp_path, os.O_RDONLY) for _ in range(1000))

@@ -427,6 +427,32 @@ def test_a_dir_that_takes_no_new_log_is_passed_over(world: World, error: int, fa
     store.close()
 
 
+def test_a_new_log_does_not_go_on_in_the_folder_of_one_that_could_not_be_renamed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = world.store()
+    fill(store.create(PARTITION, TOPIC_ID, SMALL), 5)
+
+    def refuse(source: str, target: str) -> None:
+        raise OSError(errno.ENOSPC, "refused", source)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.disk, "rename", refuse)
+        with pytest.raises(KafkaStorageError):
+            store.delete(PARTITION)
+        with pytest.raises(KafkaStorageError):
+            store.create(PARTITION, OTHER_ID, SMALL)
+    log = store.create(PARTITION, OTHER_ID, SMALL)
+    fill(log, 2)
+    store.close(clean=False)
+    store = world.store()
+    found = store.get(PARTITION, OTHER_ID)
+    assert found is not None
+    assert offsets(found) == [0, 1]
+    assert sorted(name.endswith("-stray") for name in folder_names(world)) == [False, True]
+    store.close()
+
+
 @pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
 def test_a_want_of_descriptors_or_memory_fails_no_dir(world: World, error: int) -> None:
     world.disk = disk = DirTrouble()

@@ -99,10 +99,11 @@ class Replicas:
                 self._config["max.decompressed.bytes"],
                 self._admission,
             )
-            if partition.log.failure is not None:
-                partition.fail(KafkaStorageError(partition.log.failure))
             held[index] = partition
-            self.on_lead(partition)
+            if opened.failure is not None:
+                partition.fail(KafkaStorageError(opened.failure))
+            else:
+                self.on_lead(partition)
             if loop.time() > pause_at:
                 await asyncio.sleep(0)
                 pause_at = loop.time() + YIELD_SECONDS
@@ -119,8 +120,8 @@ class Replicas:
         except KafkaStorageError as error:
             if is_new:
                 raise
-            log.error("%s stays offline: %s", name, error.message)
-        return store.missing(name, config)
+            return store.absent(name, config, error.message)
+        return store.absent(name, config)
 
     async def drop(self, topic: Topic) -> None:
         """Hold a deleted topic's partitions no more; their folders are renamed now and removed later."""

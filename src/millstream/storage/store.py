@@ -16,6 +16,7 @@ from millstream.config.log import LogConfig
 from millstream.errors import KafkaStorageError, MillstreamError
 from millstream.model import NO_UUID, TopicPartition
 from millstream.storage import checkpoints, names
+from millstream.storage.absent import absent_log
 from millstream.storage.disk import Disk
 from millstream.storage.files import is_overloaded, is_temporary
 from millstream.storage.loading import DAY_MS, create_log, load_log
@@ -44,14 +45,6 @@ def _close_cleanly(one: Log) -> bool:
 def _close_as_is(one: Log) -> bool:
     one.close(is_clean=False)
     return True
-
-
-def _nothing() -> None:
-    """There is nothing to be done."""
-
-
-def _ignore_error(error: OSError) -> None:
-    """Nobody wants to know."""
 
 
 class Each(Protocol):
@@ -242,6 +235,8 @@ class Store:
     def _make_folder(self, partition: TopicPartition, folder: LogDir, path: str, topic_id: UUID) -> None:
         if folder.has_offsets_of(partition):
             folder.keep_offsets_of(self._logs.keys)
+        if self._disk.exists(path):  # of a log that could not be renamed when it was deleted or set aside
+            self._set_aside(partition, path)
         self._disk.makedirs(path)
         folder.folder_made()
         try:
@@ -262,24 +257,20 @@ class Store:
         """
         return not any(folder.has_failed or folder.is_new for folder in self.dirs)
 
-    def missing(self, partition: TopicPartition, config: LogConfig) -> Log:
+    def absent(self, partition: TopicPartition, config: LogConfig, reason: str = "") -> Log:
         """What stands for a log that is not there and may not be made anew: it can do nothing at all.
 
         No folder is made: the real one may come back, with its records, once its log dir does.
         """
         self._is_missing_logs = True
-        suspects = [folder.path for folder in self.dirs if folder.has_failed or folder.is_new]
-        log.error(
-            "%s is in none of the log dirs and stays offline, as %s failed or is empty. If that is a volume"
-            " that is not mounted, mount it and start again; if its records are lost, delete the topic and"
-            " create it again",
-            partition,
-            ", ".join(suspects),
-        )
-        around = Surroundings(self._disk, self._clock, self._random, self._trash, _nothing, _ignore_error)
-        made = create_log(around, f"/{partition}", partition, config)
-        made.failure = f"{partition} is in none of the log dirs, of which {', '.join(suspects)} is not usable"
-        return made
+        if not reason:
+            suspects = [folder.path for folder in self.dirs if folder.has_failed or folder.is_new]
+            reason = (
+                f"{partition} is in none of the log dirs, but {', '.join(suspects)} failed or is empty."
+                " Mount what is not mounted and start again, or, if the records are lost, delete the topic"
+            )
+        log.error("%s stays offline: %s", partition, reason)
+        return absent_log(self._disk, self._clock, self._random, self._trash, partition, config, reason)
 
     def accept_new_dirs(self) -> None:
         """Take new log dirs for good, if no log is missing: from the next start on they are as expected."""
