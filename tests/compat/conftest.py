@@ -25,6 +25,18 @@ GROUP_OPTIONS = {
 }
 """Settings under which tests of groups need not wait long."""
 
+CONSUMER_OPTIONS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "500",
+    "group.consumer.assignment.interval.ms": "0",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "100",
+    "group.consumer.min.session.timeout.ms": "1500",
+    "group.consumer.session.timeout.ms": "1500",
+    "offsets.topic.num.partitions": "4",
+}
+"""The same for the consumer protocol, whose time-outs are the broker's."""
+
 CLIENT_VERSIONS = {"kafka-python": kafka.__version__}
 
 
@@ -71,3 +83,20 @@ def group_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPro
 def group_bootstrap(group_broker: BrokerProcess | None) -> str:
     """host:port of the broker for tests of groups."""
     return OUTSIDE if group_broker is None else group_broker.bootstrap
+
+
+@pytest.fixture(scope="session")
+def consumer_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess | None]:
+    """One broker for all tests of the consumer protocol; None when an outside broker is used."""
+    if OUTSIDE:
+        yield None
+        return
+    data = tmp_path_factory.mktemp("consumer-groups") / "data"
+    with BrokerProcess(data, options=CONSUMER_OPTIONS) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def consumer_bootstrap(consumer_broker: BrokerProcess | None) -> str:
+    """host:port of the broker for tests of the consumer protocol."""
+    return OUTSIDE if consumer_broker is None else consumer_broker.bootstrap

@@ -8,7 +8,6 @@ there.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -24,24 +23,13 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewPartitions
 
+from tests.compat.conftest import CONSUMER_OPTIONS
 from tests.compat.members import DoomedMember, Member, client_settings, send
 from tests.compat.topics import create_topic
 from tests.conftest import OUTSIDE, Name
 from tests.processes import BrokerProcess, until
 
 TIMEOUT_S = 30.0
-
-OPTIONS = {
-    "group.initial.rebalance.delay.ms": "0",
-    "group.min.session.timeout.ms": "500",
-    "group.consumer.assignment.interval.ms": "0",
-    "group.consumer.min.heartbeat.interval.ms": "100",
-    "group.consumer.heartbeat.interval.ms": "100",
-    "group.consumer.min.session.timeout.ms": "1500",
-    "group.consumer.session.timeout.ms": "1500",
-    "offsets.topic.num.partitions": "4",
-}
-"""Settings under which tests need not wait long."""
 
 NEW = {
     "group_protocol": "consumer",
@@ -55,17 +43,8 @@ CLASSIC = {"group_protocol": "classic", "auto_commit_interval_ms": 100}
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess | None]:
-    if OUTSIDE:
-        yield None
-        return
-    with BrokerProcess(tmp_path_factory.mktemp("consumer-groups") / "data", options=OPTIONS) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def bootstrap(broker: BrokerProcess | None) -> str:
-    return OUTSIDE if broker is None else broker.bootstrap
+def bootstrap(consumer_bootstrap: str) -> str:
+    return consumer_bootstrap
 
 
 @pytest.fixture(scope="module")
@@ -209,7 +188,7 @@ def is_stable(admin: AdminClient, group: str) -> bool:
         described = admin.describe_consumer_groups([group])[group].result(TIMEOUT_S)
     except KafkaException:
         return False
-    return described.state == ConsumerGroupState.STABLE
+    return bool(described.state == ConsumerGroupState.STABLE)
 
 
 def test_a_topic_that_comes_later(bootstrap: str, new_name: Name, admin: AdminClient) -> None:
@@ -328,7 +307,7 @@ def test_the_broker_is_killed(new_name: Name, tmp_path: Path) -> None:
     """Members go on with what they have; what they committed is there."""
     if OUTSIDE:
         pytest.skip("the broker is not ours to kill")
-    with BrokerProcess(tmp_path / "data", options=OPTIONS) as mine:
+    with BrokerProcess(tmp_path / "data", options=CONSUMER_OPTIONS) as mine:
         topic, group = create_topic(mine.bootstrap, new_name("killed"), 4), new_name("group")
         with (
             Member(mine.bootstrap, group, [topic], **NEW) as one,

@@ -43,10 +43,18 @@ def groups(bootstrap: str, *words: str) -> list[list[str]]:
 class VerifiableConsumer:
     """Kafka's consumer for system tests, which prints all that happens to it as JSON."""
 
-    def __init__(self, bootstrap: str, group: str, topic: str, log: Path, *words: str) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        group: str,
+        topic: str,
+        log: Path,
+        *words: str,
+        settings: str = "heartbeat.interval.ms=300\nmetadata.max.age.ms=2000\n",
+    ) -> None:
         self.log = log
         config = log.with_suffix(".properties")
-        config.write_text("heartbeat.interval.ms=300\nmetadata.max.age.ms=2000\n")
+        config.write_text(settings)
         arguments = ["--bootstrap-server", bootstrap, "--topic", topic, "--group-id", group, *words]
         arguments += ["--command-config", str(config)]
         command = java_command(TOOLS + "VerifiableConsumer", arguments, heap="128m", jvm_options=TOOL_JVM)
