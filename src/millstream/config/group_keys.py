@@ -5,7 +5,7 @@ from __future__ import annotations
 from millstream.config.checks import ListOf, OneOf, at_least, between
 from millstream.config.keys import MAX_INT, ConfigKey
 
-NOT_YET = "consumer groups are not served yet"
+NO_GROUP_SETTINGS = "groups have no settings of their own yet"
 AT_ONCE = "what the group coordinator decides is written at once"
 NO_THREADS = "coordinators run on the broker's event loop"
 
@@ -17,14 +17,13 @@ GROUP_KEYS = (
         "The shortest time between two assignments of a group with the consumer protocol.",
         at_least(0),
         "cluster-wide",
-        idle=NOT_YET,
     ),
     ConfigKey(
         "group.consumer.assignors",
         "list",
         ("uniform", "range"),
         "The assignors of the consumer protocol; the first is the default.",
-        idle=NOT_YET,
+        ListOf(("uniform", "range")),
     ),
     ConfigKey(
         "group.consumer.heartbeat.interval.ms",
@@ -32,7 +31,6 @@ GROUP_KEYS = (
         5000,
         "How often members of the consumer protocol are told to send heartbeats.",
         at_least(1),
-        idle=NOT_YET,
     ),
     ConfigKey(
         "group.consumer.max.assignment.interval.ms",
@@ -40,7 +38,7 @@ GROUP_KEYS = (
         15_000,
         "The largest assignment interval that a group may set.",
         at_least(0),
-        idle=NOT_YET,
+        idle=NO_GROUP_SETTINGS,
     ),
     ConfigKey(
         "group.consumer.max.heartbeat.interval.ms",
@@ -48,7 +46,7 @@ GROUP_KEYS = (
         15_000,
         "The largest heartbeat interval that a group may set.",
         at_least(1),
-        idle=NOT_YET,
+        idle=NO_GROUP_SETTINGS,
     ),
     ConfigKey(
         "group.consumer.max.session.timeout.ms",
@@ -56,7 +54,7 @@ GROUP_KEYS = (
         60_000,
         "The largest session time-out that a group may set.",
         at_least(1),
-        idle=NOT_YET,
+        idle=NO_GROUP_SETTINGS,
     ),
     ConfigKey(
         "group.consumer.max.size",
@@ -64,7 +62,6 @@ GROUP_KEYS = (
         MAX_INT,
         "How many members a group with the consumer protocol may have.",
         at_least(1),
-        idle=NOT_YET,
     ),
     ConfigKey(
         "group.consumer.migration.policy",
@@ -72,7 +69,6 @@ GROUP_KEYS = (
         "bidirectional",
         "Which live groups may change between the classic and the consumer protocol.",
         OneOf(("DISABLED", "DOWNGRADE", "UPGRADE", "BIDIRECTIONAL"), ignores_case=True),
-        idle=NOT_YET,
     ),
     ConfigKey(
         "group.consumer.min.assignment.interval.ms",
@@ -80,7 +76,7 @@ GROUP_KEYS = (
         0,
         "The smallest assignment interval that a group may set.",
         at_least(0),
-        idle=NOT_YET,
+        idle=NO_GROUP_SETTINGS,
     ),
     ConfigKey(
         "group.consumer.min.heartbeat.interval.ms",
@@ -88,7 +84,7 @@ GROUP_KEYS = (
         5000,
         "The smallest heartbeat interval that a group may set.",
         at_least(1),
-        idle=NOT_YET,
+        idle=NO_GROUP_SETTINGS,
     ),
     ConfigKey(
         "group.consumer.min.session.timeout.ms",
@@ -96,7 +92,7 @@ GROUP_KEYS = (
         45_000,
         "The smallest session time-out that a group may set.",
         at_least(1),
-        idle=NOT_YET,
+        idle=NO_GROUP_SETTINGS,
     ),
     ConfigKey(
         "group.consumer.session.timeout.ms",
@@ -104,7 +100,6 @@ GROUP_KEYS = (
         45_000,
         "A member of the consumer protocol that is silent for this long is taken out of its group.",
         at_least(1),
-        idle=NOT_YET,
     ),
     ConfigKey(
         "group.coordinator.append.linger.ms",
@@ -138,7 +133,6 @@ GROUP_KEYS = (
         ("classic", "consumer", "streams"),
         "The group protocols that are served.",
         ListOf(("consumer", "classic", "share", "streams")),
-        idle=NOT_YET,
     ),
     ConfigKey(
         "group.coordinator.threads",

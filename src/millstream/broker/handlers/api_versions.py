@@ -8,7 +8,7 @@ from millstream.broker.router import Context, handles
 from millstream.errors import InvalidRequest, UnsupportedVersion
 from millstream.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
 
-FEATURES = {"transaction.version": 2}
+FEATURES = {"group.version": 1, "transaction.version": 2}
 """The cluster's features, at the levels that are in force; each may be as low as 0."""
 
 _FINALIZED = [

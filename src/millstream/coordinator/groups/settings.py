@@ -55,7 +55,7 @@ class Settings:
     @property
     def consumer_assignors(self) -> tuple[str, ...]:
         """The assignors that members may ask for; the first is the default."""
-        return tuple(self._config["group.consumer.assignors"])
+        return tuple(self._config["group.consumer.assignors"]) or ("uniform",)
 
     @property
     def consumer_assignment_interval_ms(self) -> int:

@@ -150,11 +150,11 @@ class GroupShard:
 
     def topics_changed(self) -> Result[None]:
         """Topics came, went or grew: consumer groups that read them are assigned anew."""
-        return Result(None, self.consumer.topics_changed())
+        return Result(None, self.consumer.topics_changed(), is_atomic=False)
 
     def regexes_matched(self, found: Mapping[str, Matched]) -> Result[None]:
         """Regular expressions were matched with the topics that there are now."""
-        return Result(None, self.consumer.regexes_matched(found))
+        return Result(None, self.consumer.regexes_matched(found), is_atomic=False)
 
     # Removing
 
