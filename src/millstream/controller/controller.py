@@ -22,7 +22,12 @@ from millstream.config.broker import BrokerConfig
 from millstream.config.log import check_topic_overrides
 from millstream.controller import tree
 from millstream.controller.office import Office
-from millstream.controller.reading import partition_numbers, read_broker_config, read_topic
+from millstream.controller.reading import (
+    partition_numbers,
+    partition_removals,
+    read_broker_config,
+    read_topic,
+)
 from millstream.controller.topics import NewTopic, check_new_name, more_partitions, new_topic
 from millstream.controller.turns import Turns
 from millstream.errors import (
@@ -291,7 +296,7 @@ class Controller:
         missing = [PartitionState([], [], -1, 0)] * (count - len(topic.partitions))
         await self._replicas.drop(Topic(name, topic.topic_id, [*topic.partitions, *missing]))
         node = tree.topic_path(name)
-        ops = await self._removals(name, numbers)
+        ops = await partition_removals(self._registry, name, numbers)
         rest = [
             f"{node}/partitions",
             node,
@@ -305,16 +310,6 @@ class Controller:
         del self._unfinished[name]
         self._reasons.pop(name, None)
         self._tried.pop(topic.topic_id, None)
-
-    async def _removals(self, name: str, numbers: Sequence[int]) -> list[Operation]:
-        """What deletes the nodes of these partitions, which exist."""
-        states = [tree.state_path(name, number) for number in numbers]
-        ops: list[Operation] = []
-        for state, found in zip(states, await self._registry.get_many(states), strict=True):
-            if found is not None:
-                ops.append(Delete(state))
-            ops.append(Delete(state.removesuffix("/state")))
-        return ops
 
     async def _add_partitions(
         self, name: str, total: int, assignments: Sequence[Sequence[int]] | None, validate_only: bool
@@ -333,7 +328,7 @@ class Controller:
         self._tried[topic.topic_id] = max(total, self._tried.get(topic.topic_id, 0))
         await self._replicas.take(grown)
         strays = [number for number in await partition_numbers(self._registry, name) if number >= first]
-        ops = await self._removals(name, strays)
+        ops = await partition_removals(self._registry, name, strays)
         ops.append(Set(tree.topic_path(name), tree.dump(tree.node_of(grown))))
         ops += self._state_ops(grown, added, first)
         await self._office.write(ops)

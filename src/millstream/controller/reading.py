@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from millstream.cluster.metadata import Topic
 from millstream.controller import tree
-from millstream.registry.contract import NoNode, Registry
+from millstream.registry.contract import Delete, NoNode, Operation, Registry
 
 
 async def read_topic(registry: Registry, name: str) -> Topic:
@@ -40,3 +42,14 @@ async def partition_numbers(registry: Registry, name: str) -> list[int]:
         return sorted(map(int, await registry.children(f"{tree.topic_path(name)}/partitions")))
     except NoNode:
         return []
+
+
+async def partition_removals(registry: Registry, name: str, numbers: Sequence[int]) -> list[Operation]:
+    """What deletes the nodes of these partitions, which exist; their states may not."""
+    states = [tree.state_path(name, number) for number in numbers]
+    operations: list[Operation] = []
+    for state, found in zip(states, await registry.get_many(states), strict=True):
+        if found is not None:
+            operations.append(Delete(state))
+        operations.append(Delete(state.removesuffix("/state")))
+    return operations
