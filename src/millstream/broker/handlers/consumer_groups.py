@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from millstream.broker.handlers.groups import ALL_OPERATIONS, DEAD, group_index
+from millstream.broker.handlers.groups import ALL_OPERATIONS, group_index
 from millstream.broker.router import Context, handles
 from millstream.coordinator.groups.consumer_group import ConsumerGroup
 from millstream.coordinator.groups.consumer_member import ConsumerMember, Partitions
@@ -62,7 +62,7 @@ async def consumer_group_describe(
                 error_code=error.code,
                 error_message=error.message,
                 group_id=group_id,
-                group_state=DEAD if isinstance(error, GroupIdNotFound) else "",
+                group_state="",
                 group_epoch=0,
                 assignment_epoch=0,
                 assignor_name="",

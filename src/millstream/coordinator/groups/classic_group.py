@@ -41,7 +41,7 @@ class State(Enum):
 class ClassicGroup:
     """One group. A group that only commits offsets has no members and no protocol type: it is simple."""
 
-    kind = "Classic"
+    kind = "classic"
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id

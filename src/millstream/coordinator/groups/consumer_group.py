@@ -39,7 +39,7 @@ class ConsumerState(Enum):
 class ConsumerGroup:
     """One group."""
 
-    kind = "Consumer"
+    kind = "consumer"
     protocol_type = "consumer"
     is_consumer = True
 
