@@ -14,6 +14,7 @@ from millstream.protocol.messages import (
     FetchResponse,
     FindCoordinatorRequest,
     InitProducerIdRequest,
+    OffsetFetchRequest,
     ProduceResponse,
     TxnOffsetCommitRequest,
 )
@@ -166,8 +167,10 @@ class TransactionalProducer:
         code: int = until_settled(lambda: self.wire.ask(request, version)).error_code
         return code
 
-    def commit_offset(self, group_id: str, offset: int, version: int = 3, partition: int = 0) -> int:
-        """TxnOffsetCommit of one position in the producer's topic; its error code."""
+    def commit_offset(
+        self, group_id: str, offset: int, version: int = 3, *, topic: str | None = None, partition: int = 0
+    ) -> int:
+        """TxnOffsetCommit of one position, in the producer's topic if no other is named; its error code."""
         place = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(
             partition_index=partition, committed_offset=offset
         )
@@ -176,15 +179,29 @@ class TransactionalProducer:
             group_id=group_id,
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
-            topics=[TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(name=self.topic, partitions=[place])],
+            topics=[
+                TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(
+                    name=topic or self.topic, partitions=[place]
+                )
+            ],
         )
         deadline = time.monotonic() + PATIENCE_S
         while True:
-            (topic,) = self.wire.ask(request, version).topics
-            code: int = topic.partitions[0].error_code
+            (answer,) = self.wire.ask(request, version).topics
+            code: int = answer.partitions[0].error_code
             if code not in RETRIABLE or time.monotonic() > deadline:
                 return code
             time.sleep(0.02)
+
+
+def stable_offset(wire: Wire, group_id: str, topic: str, partition: int = 0) -> tuple[int, int]:
+    """A group's position that no open transaction may change, and the error code."""
+    wanted = OffsetFetchRequest.OffsetFetchRequestTopics(name=topic, partition_indexes=[partition])
+    group = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group_id, topics=[wanted])
+    request = OffsetFetchRequest(groups=[group], require_stable=True)
+    answer = until_settled(lambda: wire.ask(request, 9).groups[0])
+    found = answer.topics[0].partitions[0]
+    return found.committed_offset, found.error_code
 
 
 def read_committed(wire: Wire, topic: str, offset: int = 0, partition: int = 0, **settings: Any) -> Any:
