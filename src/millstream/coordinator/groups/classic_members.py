@@ -231,7 +231,7 @@ def _described(
     return replace(
         member,
         instance_id=request.group_instance_id,
-        rack_id=subscription.rack_id,
+        rack_id=subscription.rack_id or None,
         client_id=client.client_id,
         client_host=client.host,
         rebalance_timeout_ms=rebalance_timeout_ms(request),

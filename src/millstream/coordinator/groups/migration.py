@@ -97,7 +97,7 @@ def _upgraded_members(group: ClassicGroup, topics: Topics) -> list[ConsumerMembe
             ConsumerMember(
                 member.member_id,
                 instance_id=member.instance_id,
-                rack_id=subscription.rack_id,
+                rack_id=subscription.rack_id or None,
                 client_id=member.client_id,
                 client_host=member.client_host,
                 rebalance_timeout_ms=member.rebalance_timeout_ms,
