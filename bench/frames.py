@@ -7,6 +7,7 @@ has a fixed length and its fields fixed places.
 from __future__ import annotations
 
 import struct
+from typing import Protocol
 
 from bench.wire import FETCH, PRODUCE, WireError, request_frame, text
 
@@ -23,6 +24,14 @@ def produce_frame(topic: str, partitions: dict[int, bytes], acks: int) -> bytear
         + b"".join(struct.pack(">ii", index, len(data)) + data for index, data in partitions.items())
     )
     return bytearray(request_frame(PRODUCE, PRODUCE_VERSION, 0, body))
+
+
+class Answer(Protocol):
+    """An answer of a known size that can be checked where it lies."""
+
+    size: int
+
+    def check(self, data: bytes | bytearray | memoryview, position: int) -> None: ...
 
 
 class ProduceAnswer:

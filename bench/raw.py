@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from bench.frames import FetchFrame, ProduceAnswer, next_offset
+from bench.frames import Answer, FetchFrame, next_offset
 from bench.stats import Latencies
 from bench.wire import CORRELATION_POSITION, Connection, WireError
 
@@ -35,7 +35,7 @@ class Loader:
     answers must come in that order.
     """
 
-    def __init__(self, port: int, frames: Sequence[bytearray], answer: ProduceAnswer, *, depth: int) -> None:
+    def __init__(self, port: int, frames: Sequence[bytearray], answer: Answer, *, depth: int) -> None:
         self.connection = Connection(port, timeout_seconds=60)
         self.answer = answer
         self.depth = depth
@@ -169,7 +169,7 @@ class Answered:
 
 
 def one_at_a_time(
-    port: int, frame: bytearray, answer: ProduceAnswer, requests: int, *, longest_seconds: float = 60
+    port: int, frame: bytearray, answer: Answer, requests: int, *, longest_seconds: float = 60
 ) -> Answered:
     """Depth 1: the next request goes out when the answer is in; fewer requests if the time runs out."""
     latencies = Latencies()
@@ -196,7 +196,7 @@ def one_at_a_time(
 def many_in_flight(
     port: int,
     frame: bytearray,
-    answer: ProduceAnswer,
+    answer: Answer,
     requests: int,
     *,
     depth: int,
@@ -271,7 +271,7 @@ def many_in_flight(
 def open_loop(
     port: int,
     frame: bytearray,
-    answer: ProduceAnswer,
+    answer: Answer,
     *,
     rate: float,
     seconds: float,

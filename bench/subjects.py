@@ -17,7 +17,12 @@ from bench.apache_kafka import REPOSITORY, KafkaBroker
 from bench.process import free_port, wait_for_exit
 from bench.wire import cluster_is_ready
 
-SETTINGS = {"log.segment.delete.delay.ms": "1000", "num.partitions": "1"}
+SETTINGS = {
+    "log.segment.delete.delay.ms": "1000",
+    "num.partitions": "1",
+    "offsets.topic.num.partitions": "5",
+    "group.initial.rebalance.delay.ms": "0",
+}
 """What both brokers are given in every run; all else is their default."""
 
 CONSOLE = "import sys; from millstream.cli.main import main; sys.exit(main())"

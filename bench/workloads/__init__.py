@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from bench.workload import Workload
 from bench.workloads.fetch import LargeLog, RawFetch
+from bench.workloads.groups import Commits, Rebalance
 from bench.workloads.interference import ColdBacklog, Compaction
 from bench.workloads.java_tools import JavaConsume, JavaProduce
 from bench.workloads.librdkafka import LibrdkafkaConsume, LibrdkafkaProduce
@@ -60,6 +61,10 @@ def all_workloads() -> list[Workload]:
         OneRecordRequests(1, 64),
         GroupCommit(1, 1),
         GroupCommit(4, 16),
+        Commits(1),
+        Commits(16),
+        Rebalance(10),
+        Rebalance(100),
         StartToFirstAck(),
         Memory(),
         ManyPartitions(),

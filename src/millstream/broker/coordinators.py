@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from millstream.broker.internal_log import PartitionLog
@@ -24,6 +25,7 @@ _LOAD_KEYS = {
 }
 
 
+@lru_cache(4096)
 def java_hash(text: str) -> int:
     """Java's String.hashCode, as a signed 32-bit number; it counts in UTF-16 units."""
     units = text.encode("utf-16-be")

@@ -67,6 +67,7 @@ class Commits:
 
     def __init__(
         self,
+        known: Callable[[str], ClassicGroup | ConsumerGroup | None],
         find: Callable[[str], ClassicGroup | ConsumerGroup | None],
         offsets: Offsets,
         rebalances: Rebalances,
@@ -74,7 +75,8 @@ class Commits:
         settings: Settings,
         topics: Topics,
     ) -> None:
-        """`find` finds a group, also one that only has offsets."""
+        """`known` finds a group that has or had members, `find` also one that only has offsets."""
+        self._known = known
         self._find = find
         self._topics = topics
         self._offsets = offsets
@@ -92,10 +94,13 @@ class Commits:
         version: int = STRICT_SINCE,
     ) -> Result[Errors]:
         """Commit offsets: those of a member in the current generation, or of anybody if there are none."""
-        group = self._find(group_id)
-        if group is None:
-            if caller.generation >= 0:
+        group = self._known(group_id)
+        if group is None and caller.generation >= 0:
+            group = self._find(group_id)
+            if group is None:
                 raise GroupIdNotFound if version >= STRICT_SINCE else IllegalGeneration
+        if group is None:
+            pass  # nobody is in it: everybody may
         elif isinstance(group, ConsumerGroup):
             commits = list(commits)
             partitions = (commit.partition for commit in commits)

@@ -88,7 +88,7 @@ class GroupShard:
         self.joins = Joins(self.groups, self._rebalances, random, settings)
         self.members = Membership(self.groups, self._rebalances)
         self.consumer = ConsumerProtocol(self.groups, topics, settings, clock, random, timers)
-        self.commits = Commits(self.find, self.offsets, self._rebalances, clock, settings, topics)
+        self.commits = Commits(self.known, self.find, self.offsets, self._rebalances, clock, settings, topics)
         every_group = ChainMap[str, ClassicGroup | ConsumerGroup](
             self.consumer.groups,  # type: ignore[arg-type]
             self.groups,  # type: ignore[arg-type]
@@ -98,9 +98,13 @@ class GroupShard:
 
     # Looking
 
+    def known(self, group_id: str) -> ClassicGroup | ConsumerGroup | None:
+        """A group that has, had or awaits members."""
+        return self.consumer.groups.get(group_id) or self.groups.get(group_id)
+
     def find(self, group_id: str) -> ClassicGroup | ConsumerGroup | None:
         """A group, also one that has nothing but offsets."""
-        group = self.consumer.groups.get(group_id) or self.groups.get(group_id)
+        group = self.known(group_id)
         if group is None and group_id in self.offsets:
             group = ClassicGroup(group_id)
         return group
