@@ -80,14 +80,14 @@ def groups(draw: st.DrawFn) -> tuple[Members, Counts]:
 
 
 @pytest.mark.parametrize("assign", ASSIGNORS.values(), ids=ASSIGNORS)
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(group=groups())
 def test_assigns_each_partition_once(assign: Assignor, group: tuple[Members, Counts]) -> None:
     members, counts = group
     check(members, counts, assign(members, counts))
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(group=groups())
 def test_uniform_is_at_rest_once_it_has_assigned(group: tuple[Members, Counts]) -> None:
     """A second assignment of the same group moves nothing."""
@@ -112,7 +112,7 @@ def small_groups(draw: st.DrawFn) -> tuple[Members, Counts]:
     return members, counts
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(group=small_groups())
 def test_uniform_is_as_even_as_can_be(group: tuple[Members, Counts]) -> None:
     """No other assignment has a smaller sum of squares: tried out, all of them."""

@@ -16,169 +16,187 @@ from uuid import UUID
 from millstream.coordinator.groups.consumer_member import Partitions
 from millstream.coordinator.groups.subscriber import Subscriber
 
-Partition = tuple[UUID, int]
-
 
 def assign_uniformly(members: Mapping[str, Subscriber], counts: Mapping[UUID, int]) -> dict[str, Partitions]:
     """What each member is to have."""
     subscriptions = {member.topic_ids for member in members.values()}
+    read = frozenset[UUID]().union(*subscriptions)
+    places = _Places({topic_id: counts[topic_id] for topic_id in sorted(read) if topic_id in counts})
+    kept, free = places.kept_and_free(members)
     if len(subscriptions) == 1:
-        (topic_ids,) = subscriptions
-        held = _share_alike(members, {topic: counts[topic] for topic in sorted(topic_ids) if topic in counts})
-    else:
-        held = _Balance(members, counts).assign()
-    return {member_id: _by_topic(partitions) for member_id, partitions in held.items()}
+        _share_alike(kept, free)
+        return {member_id: places.by_topic(numbers) for member_id, numbers in kept.items()}
+    return _Balance(members, places, kept, free).assign()
 
 
-def _share_alike(members: Mapping[str, Subscriber], counts: Mapping[UUID, int]) -> dict[str, list[Partition]]:
+class _Places:
+    """Numbers all partitions through, topic after topic: numbers are cheaper to handle than ids."""
+
+    def __init__(self, counts: Mapping[UUID, int]) -> None:
+        self.topic_ids = list(counts)
+        self.counts = list(counts.values())
+        self.starts: dict[UUID, int] = {}
+        self.topic_of: list[int] = []
+        """The topic of each place, by its place in `topic_ids`."""
+        for i, (topic_id, count) in enumerate(counts.items()):
+            self.starts[topic_id] = len(self.topic_of)
+            self.topic_of += [i] * count
+
+    def kept_and_free(self, members: Mapping[str, Subscriber]) -> tuple[dict[str, list[int]], list[int]]:
+        """The places that members have and may keep, and those that nobody has."""
+        is_taken = bytearray(len(self.topic_of))
+        kept: dict[str, list[int]] = {}
+        for member_id in sorted(members):
+            member = members[member_id]
+            places = kept[member_id] = []
+            for topic_id, numbers in sorted(member.target.items()):
+                start = self.starts.get(topic_id)
+                if start is None or topic_id not in member.topic_ids:
+                    continue
+                count = self.counts[self.topic_of[start]]
+                for number in sorted(numbers):
+                    if number < count and not is_taken[start + number]:
+                        is_taken[start + number] = 1
+                        places.append(start + number)
+        return kept, [place for place, taken in enumerate(is_taken) if not taken]
+
+    def by_topic(self, places: Iterable[int]) -> Partitions:
+        found: dict[int, list[int]] = {}
+        for place in places:
+            found.setdefault(self.topic_of[place], []).append(place)
+        partitions = {}
+        for i, numbers in found.items():
+            topic_id = self.topic_ids[i]
+            start = self.starts[topic_id]
+            partitions[topic_id] = frozenset(number - start for number in numbers)
+        return partitions
+
+
+def _share_alike(kept: dict[str, list[int]], free: list[int]) -> None:
     """Share what all of them read. Those that have the most keep one more where it does not divide."""
-    kept, free = _kept_and_free(members, counts)
-    share, rest = divmod(sum(counts.values()), len(members))
-    for member_id in sorted(kept, key=lambda member_id: -len(kept[member_id])):
-        partitions = kept[member_id]
+    share, rest = divmod(sum(map(len, kept.values())) + len(free), len(kept))
+    for places in sorted(kept.values(), key=len, reverse=True):
         limit = share
-        if rest and len(partitions) > share:
+        if rest and len(places) > share:
             limit, rest = share + 1, rest - 1
-        free += partitions[limit:]
-        del partitions[limit:]
+        free += places[limit:]
+        del places[limit:]
     free.reverse()
-    wanting = deque(member_id for member_id in kept if len(kept[member_id]) < share)
+    wanting = deque(places for places in kept.values() if len(places) < share)
     while wanting:
-        member_id = wanting.popleft()
-        kept[member_id].append(free.pop())
-        if len(kept[member_id]) < share:
-            wanting.append(member_id)
-    for member_id in kept:
-        if free and len(kept[member_id]) == share:
-            kept[member_id].append(free.pop())
-    return kept
+        places = wanting.popleft()
+        places.append(free.pop())
+        if len(places) < share:
+            wanting.append(places)
+    for places in kept.values():
+        if free and len(places) == share:
+            places.append(free.pop())
 
 
 class _Balance:
-    """Shares what members read that do not all read the same."""
+    """Shares what members read that do not all read the same. Topics are known by their number here."""
 
-    def __init__(self, members: Mapping[str, Subscriber], counts: Mapping[UUID, int]) -> None:
-        self._readers: dict[UUID, list[str]] = {}
-        for member_id, member in members.items():
-            for topic_id in member.topic_ids:
-                if topic_id in counts:
-                    self._readers.setdefault(topic_id, []).append(member_id)
-        read = {topic_id: counts[topic_id] for topic_id in sorted(self._readers)}
-        kept, self._free = _kept_and_free(members, read)
-        self._held: dict[str, dict[UUID, list[int]]] = {}
-        self._load: dict[str, int] = {}
-        for member_id, partitions in kept.items():
-            self._load[member_id] = len(partitions)
+    def __init__(
+        self,
+        members: Mapping[str, Subscriber],
+        places: _Places,
+        kept: Mapping[str, list[int]],
+        free: Iterable[int],
+    ) -> None:
+        self._places = places
+        self._readers: list[list[str]] = [
+            [member_id for member_id, member in members.items() if topic_id in member.topic_ids]
+            for topic_id in places.topic_ids
+        ]
+        self._free: dict[int, list[int]] = {}
+        for place in free:
+            self._free.setdefault(places.topic_of[place], []).append(place)
+        self._held: dict[str, dict[int, list[int]]] = {}
+        self._load = {member_id: len(held) for member_id, held in kept.items()}
+        for member_id, held in kept.items():
             topics = self._held[member_id] = {}
-            for topic_id, number in partitions:
-                topics.setdefault(topic_id, []).append(number)
+            for place in held:
+                topics.setdefault(places.topic_of[place], []).append(place)
 
-    def assign(self) -> dict[str, list[Partition]]:
+    def assign(self) -> dict[str, Partitions]:
         self._hand_out()
         while self._level():
             pass
         return {
-            member_id: [(topic_id, number) for topic_id, numbers in topics.items() for number in numbers]
+            member_id: self._places.by_topic(place for places in topics.values() for place in places)
             for member_id, topics in self._held.items()
         }
 
     def _hand_out(self) -> None:
         """Give what nobody has to whoever has the least, the topics that few read first."""
-        by_topic: dict[UUID, list[int]] = {}
-        for topic_id, number in self._free:
-            by_topic.setdefault(topic_id, []).append(number)
-        for topic_id in sorted(by_topic, key=lambda topic_id: (len(self._readers[topic_id]), topic_id)):
-            heap = [(self._load[member_id], member_id) for member_id in self._readers[topic_id]]
+        for topic in sorted(self._free, key=lambda topic: (len(self._readers[topic]), topic)):
+            heap = [(self._load[member_id], member_id) for member_id in self._readers[topic]]
             heapify(heap)
-            for number in by_topic[topic_id]:
+            for place in self._free[topic]:
                 load, member_id = heap[0]
-                self._held[member_id].setdefault(topic_id, []).append(number)
+                self._held[member_id].setdefault(topic, []).append(place)
                 self._load[member_id] = load + 1
                 heapreplace(heap, (load + 1, member_id))
 
     def _level(self) -> bool:
-        """Let partitions go from those that have many to those that have few; whether one did."""
+        """Let partitions go from those that have many to those that have few; whether one did.
+
+        From whoever one cannot reach anybody who has two fewer, nobody on the way can either, if those that
+        have more come first: so each member is looked at once.
+        """
         has_moved = False
+        settled: set[str] = set()
+        least = min(self._load.values())
         for member_id in sorted(self._load, key=lambda member_id: -self._load[member_id]):
-            while path := self._path_down(member_id):
-                for giver, topic_id, taker in path:
-                    numbers = self._held[giver][topic_id]
-                    self._held[taker].setdefault(topic_id, []).append(numbers.pop())
-                    if not numbers:
-                        del self._held[giver][topic_id]
-                self._load[member_id] -= 1
-                self._load[path[-1][2]] += 1
-                has_moved = True
+            while member_id not in settled and self._load[member_id] - least > 1:
+                path = self._path_down(member_id, settled)
+                for giver, topic, taker in path:
+                    places = self._held[giver][topic]
+                    self._held[taker].setdefault(topic, []).append(places.pop())
+                    if not places:
+                        del self._held[giver][topic]
+                if path:
+                    self._load[member_id] -= 1
+                    self._load[path[-1][2]] += 1
+                    has_moved = True
         return has_moved
 
-    def _path_down(self, start: str) -> list[tuple[str, UUID, str]]:
+    def _path_down(self, start: str, settled: set[str]) -> list[tuple[str, int, str]]:
         """How a partition of `start` can reach, from member to member, one that has at least two fewer.
 
-        The shortest way, so that few partitions move; [] if there is none.
+        The shortest way, so that few partitions move. If there is none, [], and all that can be reached
+        are settled.
         """
         limit = self._load[start] - 2
-        came_from: dict[str, tuple[str, UUID] | None] = {start: None}
-        seen: set[UUID] = set()
+        came_from: dict[str, tuple[str, int] | None] = {start: None}
+        seen: set[int] = set()
         queue = deque([start])
         while queue:
             giver = queue.popleft()
-            for topic_id in self._held[giver]:
-                if topic_id in seen:
+            for topic in self._held[giver]:
+                if topic in seen:
                     continue
-                seen.add(topic_id)
+                seen.add(topic)
                 found: str | None = None
-                for taker in self._readers[topic_id]:
+                for taker in self._readers[topic]:
                     if taker in came_from:
                         continue
-                    came_from[taker] = (giver, topic_id)
+                    came_from[taker] = (giver, topic)
                     queue.append(taker)
-                    if self._load[taker] <= limit and (
-                        found is None or self._load[taker] < self._load[found]
-                    ):
+                    load = self._load[taker]
+                    if load <= limit and (found is None or load < self._load[found]):
                         found = taker
                 if found is not None:
                     return _steps(came_from, found)
+        settled.update(came_from)
         return []
 
 
-def _steps(came_from: Mapping[str, tuple[str, UUID] | None], end: str) -> list[tuple[str, UUID, str]]:
+def _steps(came_from: Mapping[str, tuple[str, int] | None], end: str) -> list[tuple[str, int, str]]:
     steps = []
     taker = end
     while (step := came_from[taker]) is not None:
-        giver, topic_id = step
-        steps.append((giver, topic_id, taker))
+        giver, topic = step
+        steps.append((giver, topic, taker))
         taker = giver
     return steps[::-1]
-
-
-def _kept_and_free(
-    members: Mapping[str, Subscriber], counts: Mapping[UUID, int]
-) -> tuple[dict[str, list[Partition]], list[Partition]]:
-    """What members have and may keep, and what nobody has."""
-    taken: set[Partition] = set()
-    kept: dict[str, list[Partition]] = {}
-    for member_id in sorted(members):
-        member = members[member_id]
-        partitions = kept[member_id] = []
-        for topic_id in sorted(member.target):
-            if topic_id not in counts or topic_id not in member.topic_ids:
-                continue
-            for number in sorted(member.target[topic_id]):
-                partition = (topic_id, number)
-                if number < counts[topic_id] and partition not in taken:
-                    taken.add(partition)
-                    partitions.append(partition)
-    free = [
-        (topic_id, number)
-        for topic_id, count in counts.items()
-        for number in range(count)
-        if (topic_id, number) not in taken
-    ]
-    return kept, free
-
-
-def _by_topic(partitions: Iterable[Partition]) -> Partitions:
-    topics: dict[UUID, set[int]] = {}
-    for topic_id, number in partitions:
-        topics.setdefault(topic_id, set()).add(number)
-    return {topic_id: frozenset(numbers) for topic_id, numbers in topics.items()}
