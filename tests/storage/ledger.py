@@ -14,9 +14,9 @@ from millstream.protocol.batch import (
     encode_marker,
     read_header,
 )
-from millstream.protocol.kernel import OffsetMap
 from millstream.storage.cleanable import find_cleanable
-from millstream.storage.compaction import Compaction, compact
+from millstream.storage.cleaning_job import Scanned
+from millstream.storage.compaction import compact
 from millstream.storage.disk import Disk
 from millstream.storage.loading import load_log
 from millstream.storage.log import Log
@@ -132,7 +132,7 @@ class Ledger:
             self.aborted.update(offsets)
         return self.log.append(memoryview(data), read_header(data), 0).base_offset
 
-    def clean(self, map_bytes: int = 1 << 20, *, rolls: bool = True) -> Compaction | None:
+    def clean(self, map_bytes: int = 1 << 20, *, rolls: bool = True) -> Scanned | None:
         """Compact what can be compacted now; None if there is nothing."""
         if rolls:
             self.log.roll()
@@ -141,7 +141,7 @@ class Ledger:
         cleanable = find_cleanable(self.log, stable, now_ms)
         if not cleanable.dirty_bytes:
             return None
-        done = compact(cleanable, OffsetMap(map_bytes, 0.9, bytes(range(16))), now_ms)
+        done = compact(cleanable, now_ms, map_bytes)
         for offset in self.written:
             if offset < self.log.cleaned_until:
                 self.first_cleaned_ms.setdefault(offset, now_ms)

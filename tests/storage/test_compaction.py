@@ -19,9 +19,10 @@ from millstream.protocol.batch import (
     encode_marker,
     read_header,
 )
-from millstream.protocol.kernel import OffsetMap
 from millstream.storage.batch_walk import Uncleanable
 from millstream.storage.cleanable import find_cleanable
+from millstream.storage.cleaning import Cleaning
+from millstream.storage.cleaning_job import Rewritten, Scanned
 from millstream.storage.compaction import Compaction, Interrupted, compact
 from millstream.storage.segment import MAX_RELATIVE_OFFSET
 from tests.storage.ledger import COMPACTED, Ledger, Producer, as_table
@@ -408,10 +409,28 @@ def test_a_full_map_cleans_what_fits_and_the_next_rounds_the_rest(ledger: Ledger
 # What ends a compaction early
 
 
-def begun(ledger: Ledger) -> Compaction:
-    stable = ledger.log.last_stable_offset(ledger.log.end_offset)
-    cleanable = find_cleanable(ledger.log, stable, ledger.clock.now_ms())
-    return Compaction(cleanable, OffsetMap(1 << 20, 0.9, bytes(16)), ledger.clock.now_ms())
+class Round:
+    """A round of compaction, step by step."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        stable = ledger.log.last_stable_offset(ledger.log.end_offset)
+        cleanable = find_cleanable(ledger.log, stable, ledger.clock.now_ms())
+        self.compaction = Compaction(cleanable, ledger.clock.now_ms())
+        self.cleaning = Cleaning(ledger.disk, self.compaction.prepare(1 << 20, 0.9, bytes(16)))
+        *_, scanned = self.cleaning.scan_keys()
+        assert isinstance(scanned, Scanned)
+        self.groups = scanned.groups
+
+    def rewrite(self) -> None:
+        """Write the first group, and begin to swap it in."""
+        *_, rewritten = self.cleaning.rewrite(self.groups[0])
+        assert isinstance(rewritten, Rewritten)
+        self.compaction.begin_swap(self.groups[0], rewritten)
+
+    def end(self) -> None:
+        self.cleaning.close()
+        self.compaction.abandon()
+        self.compaction.discard()
 
 
 def fill(ledger: Ledger, count: int = 60) -> None:
@@ -423,12 +442,15 @@ def fill(ledger: Ledger, count: int = 60) -> None:
 
 def test_records_that_were_cut_off_supersede_nothing(ledger: Ledger) -> None:
     fill(ledger)
-    compaction = begun(ledger)
-    assert list(compaction.scan_keys())
+    begun = Round(ledger)
     ledger.log.truncate_to(5)
     with pytest.raises(Interrupted):
-        list(compaction.rewrite(compaction.groups[0]))
-    compaction.discard()
+        begun.compaction.check()
+    with pytest.raises((Uncleanable, Interrupted)) as caught:
+        begun.rewrite()
+    if isinstance(caught.value, Uncleanable):  # the bytes were gone while they were read
+        assert isinstance(begun.compaction.explain(caught.value), Interrupted)
+    begun.end()
     assert offsets(ledger) == [0, 1, 2, 3, 4]
     assert ledger.is_swept()
 
@@ -437,12 +459,10 @@ def test_records_that_were_cut_off_supersede_nothing(ledger: Ledger) -> None:
 def test_a_swap_that_was_begun_is_undone_when_the_log_loses_records(ledger: Ledger, how: str) -> None:
     fill(ledger)
     before = offsets(ledger)
-    compaction = begun(ledger)
-    list(compaction.scan_keys())
-    (group,) = compaction.groups
-    list(compaction.rewrite(group))
-    compaction.begin_swap(group)
-    compaction.make_durable()
+    begun = Round(ledger)
+    assert len(begun.groups) == 1
+    begun.rewrite()
+    begun.compaction.make_durable()
     assert not ledger.is_swept()
     match how:
         case "truncate":
@@ -459,9 +479,8 @@ def test_a_swap_that_was_begun_is_undone_when_the_log_loses_records(ledger: Ledg
             ledger.log.apply_retention(ledger.clock.now_ms())
             expected = before[12:]
     with pytest.raises(Interrupted):
-        compaction.finish_swap(group)
-    compaction.abandon()
-    compaction.discard()
+        begun.compaction.finish_swap()
+    begun.end()
     if how != "close":
         assert offsets(ledger) == expected
     assert ledger.is_swept()
@@ -532,7 +551,7 @@ def test_how_far_logs_are_clean_is_written_down(tmp_path: Path) -> None:
         data = encode_batch([Record(key=b"a", value=b"x")])
         log.append(memoryview(data), read_header(data), 0)
     log.roll()
-    compact(find_cleanable(log, 3, 0), OffsetMap(1 << 20, 0.9, bytes(16)), 0)
+    compact(find_cleanable(log, 3, 0), 0, 1 << 20)
     store.checkpoint_cleaned(log)
     assert (tmp_path / "a" / "cleaner-offset-checkpoint").read_text() == "0\n1\norders 0 3\n"
     store.close()

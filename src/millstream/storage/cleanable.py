@@ -72,12 +72,13 @@ def find_cleanable(log: Log, stable_offset: int, now_ms: int) -> Cleanable:
     return Cleanable(log, first_dirty, end_offset, clean_bytes, dirty_bytes, is_overdue)
 
 
-def group_segments(segments: Sequence[Segment], end_offset: int, log: Log) -> list[list[Segment]]:
+def group_segments(
+    segments: Sequence[Segment], end_offset: int, segment_bytes: int, index_bytes_limit: int
+) -> list[list[Segment]]:
     """The segments in runs that fit in one segment each, by their sizes, indexes and offsets.
 
     `end_offset` is the base offset of what follows the last one.
     """
-    config = log.config
     groups: list[list[Segment]] = []
     size = index_bytes = time_bytes = 0
     for number, segment in enumerate(segments):
@@ -88,8 +89,8 @@ def group_segments(segments: Sequence[Segment], end_offset: int, log: Log) -> li
         if (
             groups
             and len(groups[-1]) < _MAX_GROUP
-            and size <= config.segment_bytes
-            and max(index_bytes, time_bytes) <= config.segment_index_bytes
+            and size <= segment_bytes
+            and max(index_bytes, time_bytes) <= index_bytes_limit
             and last_offset - groups[-1][0].base_offset <= MAX_RELATIVE_OFFSET
         ):
             groups[-1].append(segment)

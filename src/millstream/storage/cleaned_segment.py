@@ -24,8 +24,6 @@ class CleanedSegment:
     def __init__(self, disk: Disk, folder: str, base_offset: int) -> None:
         self.base_offset = base_offset
         self.size = 0
-        self.max_timestamp = -1
-        self.max_timestamp_offset = -1
         self._disk = disk
         self._stem = f"{folder}/{base_offset:020d}"
         self._unsynced_bytes = 0
@@ -70,11 +68,8 @@ class CleanedSegment:
         """Write the rest and make everything but the names durable."""
         batches.finish()
         self.write(batches)
-        self.max_timestamp = batches.max_timestamp
-        self.max_timestamp_offset = batches.max_timestamp_offset
         for file in self._files.values():
             file.fsync()
-        self.close()
 
     def close(self) -> None:
         for file in self._files.values():
@@ -88,8 +83,3 @@ class CleanedSegment:
     def paths(self, suffix: str) -> list[str]:
         """The files' paths if they have this suffix, the `.log` first."""
         return [self._stem + name + suffix for name in SUFFIXES]
-
-    def remove(self) -> None:
-        """Remove the files that were made and are not part of a swap yet."""
-        for suffix in self._files:
-            self._disk.remove(self._stem + suffix + names.CLEANED)

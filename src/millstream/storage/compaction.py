@@ -1,35 +1,30 @@
 """Compaction of one log: of each key only the last record stays, at its offset.
 
-The keys of the dirty part are put into an OffsetMap until it is full. Then every segment up to there is
-written anew, several small ones into one, without the records that the map knows a later one for, and
-takes the place of the old ones. What the map did not reach stays dirty for the next time.
-
 What stays besides: tombstones until delete.retention.ms after they were first met (KIP-534); the last
 batch of each producer, if need be without records, because it carries the last sequence; markers as
 long as something is left of their transaction; the last batch before the part that is left alone.
+
+`Cleaning` does the work, in a thread or in another process. Here is what concerns the log: whether it is
+still the one that the round began with, and how cleaned segments take the place of old ones.
 """
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterable
+from typing import TypeVar
 
-from millstream.errors import KafkaStorageError, MillstreamError
-from millstream.protocol.kernel import BatchFilter, OffsetMap
-from millstream.storage.batch_walk import Piece, Uncleanable, walk
-from millstream.storage.cleanable import Cleanable, group_segments
-from millstream.storage.cleaned_segment import CleanedSegment
-from millstream.storage.cleaned_transactions import CleanedTransactions, aborted_between
-from millstream.storage.key_scan import KeyScan
-from millstream.storage.payloads import Payloads
-from millstream.storage.rewriting import Rewriting
+from millstream.errors import MillstreamError
+from millstream.storage import names
+from millstream.storage.batch_walk import Piece, Uncleanable
+from millstream.storage.cleanable import Cleanable
+from millstream.storage.cleaned_transactions import aborted_between
+from millstream.storage.cleaning import Cleaning
+from millstream.storage.cleaning_job import CleaningJob, Rewritten, Scanned
 from millstream.storage.segment import Segment
 from millstream.storage.swap import Swap
 
-CHUNK_BYTES: Final = 256 * 1024
-"""How much is read at a time, unless the caller says otherwise."""
-_OUT_FACTOR: Final = 2
+CHUNK_BYTES = 256 * 1024
+T = TypeVar("T", Scanned, Rewritten)
 
 
 class Interrupted(MillstreamError):
@@ -39,121 +34,59 @@ class Interrupted(MillstreamError):
 class Compaction:
     """One round of compaction of one log.
 
-    `scan_keys`, then for each of `groups`: `rewrite`, `begin_swap`, `make_durable`, `finish_swap`; then
-    `finish`. In the end, whatever happened, `abandon` and `discard`. The iterators work between two
-    `next` and yield what they did; they, `make_durable` and `discard` may run in any thread,
-    all else is the loop's.
+    `prepare` gives the job; for each group that was written anew: `begin_swap`, `make_durable`,
+    `finish_swap`; then `finish`. In the end, whatever happened, `abandon` and `discard`. `prepare`,
+    `make_durable` and `discard` may run in any thread, all else is the loop's.
     """
 
-    def __init__(
-        self, cleanable: Cleanable, offsets: OffsetMap, now_ms: int, chunk_bytes: int = CHUNK_BYTES
-    ) -> None:
+    def __init__(self, cleanable: Cleanable, now_ms: int) -> None:
         self.log = log = cleanable.log
-        self.read_bytes = 0
-        self.written_bytes = 0
         self._cleanable = cleanable
-        self._offsets = offsets
         self._now_ms = now_ms
-        self._chunk_bytes = chunk_bytes
-        self._segments = [one for one in log.segments if one.base_offset < cleanable.end_offset]
+        self._watched = [one for one in log.segments if one.base_offset < cleanable.end_offset]
         self._cuts = log.cuts
-        last_offsets: list[int] = []
-        self._marker_epochs: dict[int, int] = {}
-        for producer in log.producers:
-            if producer.batches:
-                last_offsets.append(producer.last_offset)
-            else:
-                self._marker_epochs[producer.producer_id] = producer.epoch
-        self._last_offsets = array("q", sorted(last_offsets))
-        self.groups: list[list[Segment]] = []
-        """The segments to write anew, in runs that become one each; known after `scan_keys`."""
-        self._watched = self._segments
-        self._payloads = Payloads()
+        self._producers = [
+            (one.producer_id, one.epoch, one.last_offset if one.batches else None) for one in log.producers
+        ]
         self._swap: Swap | None = None
-        self._transactions: CleanedTransactions | None = None
-        self._batches: BatchFilter | None = None
-        self._cleaned: CleanedSegment | None = None
 
-    @property
-    def records(self) -> tuple[int, int]:
-        """How many records the rewritten segments had, and how many of them they kept."""
-        return (self._batches.records_read, self._batches.records_kept) if self._batches else (0, 0)
-
-    def scan_keys(self) -> Iterator[Piece]:
-        """Find the last offset of each key of the dirty part, as far as the map has room."""
-        return self._guarded(self._scan_keys())
-
-    def _scan_keys(self) -> Iterator[Piece]:
-        log, offsets, start = self.log, self._offsets, self._cleanable.first_dirty_offset
+    def prepare(
+        self, map_bytes: int, load_factor: float, secret: bytes, chunk_bytes: int = CHUNK_BYTES
+    ) -> CleaningJob:
+        """Make what is to be compacted durable, so that it can be replaced; what is to be done."""
+        log, cleanable, config = self.log, self._cleanable, self.log.config
         log.flush(rolled_only=True)
-        log.save_recovery_point()
-        offsets.clear(start)
-        scan = KeyScan(offsets, self._collect_aborted(start), self._payloads)
-        for number, segment in enumerate(self._segments):
-            end_offset = self._end_of(number)
-            if end_offset <= start:
-                continue
-            offsets.begin(segment.base_offset)
-            position = segment.lookup(start)[1] if start > segment.base_offset else 0
-            for piece in walk(segment, position, scan, self._chunk_bytes):
-                self.read_bytes += piece.moved_bytes
-                yield piece
-            if scan.is_full:
-                break
-            offsets.reach(end_offset - 1)
-        self._plan()
-
-    def _plan(self) -> None:
-        reached = [one for one in self._segments if one.base_offset <= self._offsets.latest_offset]
-        if not reached:
-            return
-        end_offset = self._end_of(len(reached) - 1)
-        self._transactions = self._collect_aborted(reached[0].base_offset)
-        self._batches = BatchFilter(
-            self._offsets,
-            self._transactions.open,
-            memoryview(self._last_offsets),
-            self._cleanable.end_offset,
-            self._now_ms,
-            self.log.config.delete_retention_ms,
-            self._chunk_bytes * _OUT_FACTOR,
+        start_offset = self._watched[0].base_offset
+        aborted = aborted_between(log, start_offset, cleanable.end_offset)
+        self.check()  # a segment that was retired meanwhile may have had no index to read
+        return CleaningJob(
+            folder=log.folder,
+            segments=[(one.base_offset, one.size) for one in self._watched],
+            first_dirty_offset=cleanable.first_dirty_offset,
+            end_offset=cleanable.end_offset,
+            aborted=aborted,
+            last_offsets=[offset for _, _, offset in self._producers if offset is not None],
+            marker_epochs={one: epoch for one, epoch, offset in self._producers if offset is None},
+            now_ms=self._now_ms,
+            delete_retention_ms=config.delete_retention_ms,
+            segment_bytes=config.segment_bytes,
+            segment_index_bytes=config.segment_index_bytes,
+            index_interval_bytes=config.index_interval_bytes,
+            map_bytes=map_bytes,
+            load_factor=load_factor,
+            secret=secret,
+            chunk_bytes=chunk_bytes,
         )
-        self.groups = group_segments(reached, end_offset, self.log)
 
-    def rewrite(self, group: list[Segment]) -> Iterator[Piece]:
-        """Write what stays of a run of segments to a new one."""
-        return self._guarded(self._rewrite(group))
-
-    def _rewrite(self, group: list[Segment]) -> Iterator[Piece]:
-        batches, transactions, log = self._batches, self._transactions, self.log
-        assert batches is not None
-        assert transactions is not None
-        cleaned = self._cleaned = CleanedSegment(log.disk, log.folder, group[0].base_offset)
-        cleaned.create()
-        batches.begin_segment(cleaned.base_offset, log.config.index_interval_bytes)
-        rewriting = Rewriting(
-            cleaned, batches, transactions, self._payloads, self._marker_epochs, self._now_ms
-        )
-        for segment in group:
-            batches.begin(segment.base_offset)
-            for piece in walk(segment, 0, rewriting, self._chunk_bytes):
-                written, rewriting.written_bytes = rewriting.written_bytes, 0
-                self.read_bytes += piece.moved_bytes
-                self.written_bytes += written
-                yield Piece(piece.moved_bytes + written, piece.locked)
-        self.written_bytes += batches.out_size
-        cleaned.finish(batches)
-
-    def begin_swap(self, group: list[Segment]) -> None:
-        """Begin to put what `rewrite` wrote in place of the old segments."""
+    def begin_swap(self, group: list[int], rewritten: Rewritten) -> None:
+        """Begin to put what was written anew in place of the old segments, given by base offset."""
         self.check()
-        assert self._cleaned is not None
-        self._swap = Swap(self.log, group, self._cleaned)
+        old = [one for one in self._watched if one.base_offset in group]
+        self._swap = Swap(self.log, old, rewritten)
         try:
             self._swap.begin()
         except OSError as error:
             raise self.log.fail(error) from error
-        self._cleaned = None
 
     def make_durable(self) -> None:
         """Let the new segment outlive a power loss before the old ones go."""
@@ -164,10 +97,11 @@ class Compaction:
             self.check()
             raise self.log.fail(error) from error
 
-    def finish_swap(self, group: list[Segment]) -> None:
+    def finish_swap(self) -> None:
         """Put the new segment in place of the old ones."""
         assert self._swap is not None
-        self._watched = [one for one in self._watched if one not in group]
+        old: list[Segment] = list(self._swap.old)
+        self._watched = [one for one in self._watched if one not in old]
         try:
             is_done = self._swap.finish()
         except OSError as error:
@@ -175,10 +109,10 @@ class Compaction:
         if not is_done:
             raise Interrupted(f"{self.log.partition} dropped records while it was compacted")
 
-    def finish(self) -> None:
+    def finish(self, cleaned_until: int) -> None:
         """Note how far the log is clean now."""
         self.check()
-        self.log.cleaned_until = max(self.log.cleaned_until, self._offsets.latest_offset + 1)
+        self.log.cleaned_until = max(self.log.cleaned_until, cleaned_until)
 
     def abandon(self) -> None:
         """Undo a swap that was begun."""
@@ -186,68 +120,58 @@ class Compaction:
             self._swap.undo()
 
     def discard(self) -> None:
-        """Remove what is half done. In any thread, when the round is over."""
-        self._offsets.clear(0)
-        if self._cleaned is not None:
-            self._cleaned.close()
-            if not self.log.is_closed:  # else its folder may be another log's by now
-                self._cleaned.remove()
-            self._cleaned = None
+        """Remove what is half written, when the work on it has ended."""
+        log = self.log
+        if not log.is_closed:  # else its folder may be another log's by now
+            for name in log.disk.listdir(log.folder):
+                if name.endswith(names.CLEANED):
+                    log.disk.remove(f"{log.folder}/{name}")
 
     def check(self) -> None:
         """Raise Interrupted unless the log is still the one that the round began with."""
-        self._check_quickly()
         log = self.log
+        if log.failure is not None:
+            raise Interrupted(log.failure)
+        if log.cuts != self._cuts:
+            raise Interrupted(f"{log.partition} was cut off while it was compacted")
         if any(segment.is_retired for segment in self._watched):
             raise Interrupted(f"{log.partition} lost segments while it was compacted")
 
-    def _check_quickly(self) -> None:
-        if self.log.failure is not None:
-            raise Interrupted(self.log.failure)
-        if self.log.cuts != self._cuts:
-            raise Interrupted(f"{self.log.partition} was cut off while it was compacted")
-
-    def _guarded(self, pieces: Iterator[Piece]) -> Iterator[Piece]:
-        """The pieces of some work, as long as the log is there for it."""
-        while True:
-            self._check_quickly()
-            try:
-                piece = next(pieces)
-            except StopIteration:
-                return
-            except (OSError, Uncleanable, KafkaStorageError) as error:
-                self.check()
-                if isinstance(error, OSError):
-                    raise self.log.storage_error(error) from error
-                raise
-            yield piece
-
-    def _end_of(self, number: int) -> int:
-        """The base offset of what follows a segment."""
-        if number + 1 < len(self._segments):
-            return self._segments[number + 1].base_offset
-        return self._cleanable.end_offset
-
-    def _collect_aborted(self, start_offset: int) -> CleanedTransactions:
-        aborted = aborted_between(self.log, start_offset, self._cleanable.end_offset)
-        self.check()  # a segment that was retired meanwhile may have had no index to read
-        return CleanedTransactions(aborted)
+    def explain(self, error: OSError | Uncleanable) -> Exception:
+        """What an error of the work means for the log."""
+        try:
+            self.check()
+        except Interrupted as interrupted:
+            return interrupted
+        return self.log.storage_error(error) if isinstance(error, OSError) else error
 
 
-def compact(cleanable: Cleanable, offsets: OffsetMap, now_ms: int) -> Compaction:
+def compact(cleanable: Cleanable, now_ms: int, map_bytes: int, chunk_bytes: int = CHUNK_BYTES) -> Scanned:
     """A whole round at once, for where nothing else has to go on meanwhile."""
-    compaction = Compaction(cleanable, offsets, now_ms)
+    compaction = Compaction(cleanable, now_ms)
+    cleaning = None
     try:
-        for _ in compaction.scan_keys():
-            pass
-        for group in compaction.groups:
-            for _ in compaction.rewrite(group):
-                pass
-            compaction.begin_swap(group)
+        job = compaction.prepare(map_bytes, 0.9, bytes(16), chunk_bytes)
+        cleaning = Cleaning(cleanable.log.disk, job)
+        scanned = _result(cleaning.scan_keys(), Scanned)
+        for group in scanned.groups:
+            compaction.begin_swap(group, _result(cleaning.rewrite(group), Rewritten))
             compaction.make_durable()
-            compaction.finish_swap(group)
-        compaction.finish()
+            compaction.finish_swap()
+        compaction.finish(scanned.cleaned_until)
+    except (OSError, Uncleanable) as error:
+        raise compaction.explain(error) from error
     finally:
+        if cleaning is not None:
+            cleaning.close()
         compaction.abandon()
         compaction.discard()
-    return compaction
+    return scanned
+
+
+def _result(pieces: Iterable[Piece | T], kind: type[T]) -> T:
+    """What some work ends with."""
+    for piece in pieces:
+        if isinstance(piece, kind):
+            return piece
+    raise AssertionError(f"the work ended without a {kind.__name__}")

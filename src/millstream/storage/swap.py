@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from millstream.storage import names
 from millstream.storage.cleaned_segment import CleanedSegment
+from millstream.storage.cleaning_job import Rewritten
 from millstream.storage.disk import Disk
 from millstream.storage.recovery import find_end_offset
 from millstream.storage.segment import SUFFIXES, Segment
@@ -64,15 +65,16 @@ class Swap:
     them back.
     """
 
-    def __init__(self, log: Log, old: Sequence[Segment], cleaned: CleanedSegment) -> None:
+    def __init__(self, log: Log, old: Sequence[Segment], rewritten: Rewritten) -> None:
+        self.old = old
         self._log = log
-        self._old = old
-        self._cleaned = cleaned
+        self._rewritten = rewritten
+        self._files = CleanedSegment(log.disk, log.folder, rewritten.base_offset)
 
     def begin(self) -> None:
         """Let the cleaned segment count from here on, should there be a crash. On the loop."""
         self._log.swap = self
-        self._cleaned.rename(names.CLEANED, names.SWAP)
+        self._files.rename(names.CLEANED, names.SWAP)
 
     def make_durable(self) -> None:
         """Make the new names durable before the old ones go. In a thread."""
@@ -81,21 +83,21 @@ class Swap:
     def undo(self) -> None:
         """Leave everything as it was. On the loop."""
         self._log.swap = None
-        self._log.trash(self._cleaned.paths(names.SWAP))
+        self._log.trash(self._files.paths(names.SWAP))
 
     def finish(self) -> bool:
         """Put the cleaned segment in place; readers go on meanwhile. On the loop. False if it was undone."""
-        log, cleaned = self._log, self._cleaned
+        log, made = self._log, self._rewritten
         if log.swap is not self:
             return False
-        new = Segment(log.disk, log.folder, cleaned.base_offset, cleaned.size, log.now_ms())
-        new.set_timestamps(cleaned.max_timestamp, cleaned.max_timestamp_offset, 0)
+        new = Segment(log.disk, log.folder, made.base_offset, made.size, log.now_ms())
+        new.set_timestamps(made.max_timestamp, made.max_timestamp_offset, 0)
         new.is_flushed = True
         log.swap = None
         with log.swapping:
-            log.discard(self._old)
-            cleaned.rename(names.SWAP, "")
-            log.segments = log.segments.replaced(self._old, [new])
+            log.discard(self.old)
+            self._files.rename(names.SWAP, "")
+            log.segments = log.segments.replaced(self.old, [new])
         log.snapshots.keep([segment.base_offset for segment in log.segments], log.end_offset)
         return True
 
