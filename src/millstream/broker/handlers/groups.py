@@ -12,7 +12,13 @@ from millstream.coordinator.groups.consumer_group import ConsumerGroup
 from millstream.coordinator.groups.member import Client
 from millstream.coordinator.groups.shard import GroupShard
 from millstream.coordinator.shard import Result
-from millstream.errors import CoordinatorNotAvailable, GroupIdNotFound, InvalidGroupId, KafkaError
+from millstream.errors import (
+    CoordinatorNotAvailable,
+    GroupIdNotFound,
+    InconsistentGroupProtocol,
+    InvalidGroupId,
+    KafkaError,
+)
 from millstream.protocol.messages import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -61,7 +67,11 @@ async def join_group(ctx: Context, req: JoinGroupRequest) -> JoinGroupResponse:
 
 @handles(SyncGroupRequest)
 async def sync_group(ctx: Context, req: SyncGroupRequest) -> SyncGroupResponse:
-    """v3 static members (KIP-345); v4 flexible; v5 the protocol's type and name (KIP-559)."""
+    """v3 static members (KIP-345); v4 flexible; v5 the protocol's type and name, which must be given then
+    (KIP-559).
+    """
+    if ctx.version >= 5 and None in (req.protocol_type, req.protocol_name):
+        raise InconsistentGroupProtocol
     index = group_index(ctx, req.group_id)
     return await ctx.broker.groups.write(index, lambda shard: shard.sync(req))
 
@@ -112,7 +122,7 @@ def _no_group(group_id: str) -> DescribeGroupsResponse.DescribedGroup:
 
 
 def _described(group_id: str, shard: GroupShard) -> DescribeGroupsResponse.DescribedGroup:
-    """A group; what its members said and got is told only while that holds."""
+    """A group; what its members said is told only while that holds."""
     group = shard.find(group_id)
     if group is None:
         raise GroupIdNotFound
@@ -131,7 +141,7 @@ def _described(group_id: str, shard: GroupShard) -> DescribeGroupsResponse.Descr
                 client_id=member.client_id,
                 client_host=member.client_host,
                 member_metadata=member.metadata(group.protocol_name) if is_stable else b"",
-                member_assignment=member.assignment if is_stable else b"",
+                member_assignment=member.assignment,
             )
             for member in group.members.values()
         ],
