@@ -369,14 +369,17 @@ class Store:
             except OSError as error:
                 self._not_written(folder, error)
 
-    def checkpoint_start_offsets(self) -> None:
-        """Write down where the logs start, so that deleted records stay deleted."""
+    def checkpoint_start_offsets(self) -> set[str]:
+        """Write down where the logs start, so that deleted records stay so; the dirs where that failed."""
+        unwritten: set[str] = set()
         for folder in self.dirs:
             if not folder.has_failed:
                 try:
                     self._write_starts(folder)
                 except OSError as error:
+                    unwritten.add(folder.path)
                     self._not_written(folder, error)
+        return unwritten | {folder.path for folder in self.dirs if folder.has_failed}
 
     def checkpoint_cleaned(self, cleaned: Log) -> None:
         """Write down how far the logs beside this one, and itself, have been compacted."""

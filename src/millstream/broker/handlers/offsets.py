@@ -10,6 +10,7 @@ from millstream.cluster.partition import Partition
 from millstream.errors import (
     InvalidRequest,
     KafkaError,
+    KafkaStorageError,
     OffsetOutOfRange,
     PolicyViolation,
     UnsupportedVersion,
@@ -120,6 +121,7 @@ async def delete_records(ctx: Context, req: DeleteRecordsRequest) -> DeleteRecor
     """v2 flexible. Everything below the offset is gone at once; its files go as segments empty."""
     loop = asyncio.get_running_loop()
     response = DeleteRecordsResponse(topics=[])
+    deleted: list[tuple[DeleteRecordsResponse.DeleteRecordsPartitionResult, str]] = []
     for topic in req.topics:
         answer = DeleteRecordsResponse.DeleteRecordsTopicResult(name=topic.name, partitions=[])
         response.topics.append(answer)
@@ -137,8 +139,12 @@ async def delete_records(ctx: Context, req: DeleteRecordsRequest) -> DeleteRecor
                     raise OffsetOutOfRange
                 partition.log.delete_records(offset)
                 result.low_watermark = partition.log.start_offset
+                deleted.append((result, partition.log.dir_path))
             except KafkaError as error:
                 result.error_code = error.code
     # An answer means that the records stay deleted, also after a power loss.
-    await loop.run_in_executor(None, ctx.broker.store.checkpoint_start_offsets)
+    unwritten = await loop.run_in_executor(None, ctx.broker.store.checkpoint_start_offsets)
+    for result, dir_path in deleted:
+        if dir_path in unwritten:
+            result.low_watermark, result.error_code = UNKNOWN, KafkaStorageError.code
     return response
