@@ -83,6 +83,27 @@ def gaps(history: History) -> Iterator[Anomaly]:
                 yield Anomaly("offset-gap", f"{partition}: {after} follows {before}")
 
 
+def late_starts(history: History) -> Iterator[Anomaly]:
+    """A final log starts no later than where somebody asked it to."""
+    for partition, log in history.final.items():
+        asked = history.trimmed(partition)
+        if log and log[0].offset > asked:
+            yield Anomaly("late-start", f"{partition} starts at {log[0]}, not at or before {asked}")
+
+
+def undeleted(history: History) -> Iterator[Anomaly]:
+    """What was deleted stays deleted, unless a power loss cut the log off below that."""
+    for trim in history.trims:
+        log = history.final.get(trim.partition)
+        if trim.done_at is None or not log or log[0].offset >= trim.offset:
+            continue
+        if not any(
+            loss.at >= trim.asked_at and loss.survived.get(trim.partition, 0) < trim.offset
+            for loss in history.losses
+        ):
+            yield Anomaly("undeleted", f"{log[0]} is there in spite of {trim}")
+
+
 def skipped_reads(history: History) -> Iterator[Anomaly]:
     """Within a run a consumer gets the next offset each time: none skipped, none again."""
     position: dict[tuple[str, int, int], int] = {}
@@ -143,6 +164,8 @@ RULES: tuple[Callable[[History], Iterator[Anomaly]], ...] = (
     inconsistent_offsets,
     invented_values,
     gaps,
+    late_starts,
+    undeleted,
     skipped_reads,
     duplicates,
     reordered,

@@ -49,6 +49,16 @@ class Loss:
     survived: dict[int, int]
 
 
+@dataclass(slots=True)
+class Trim:
+    """An operator asked to delete the records below an offset; done if the broker said so."""
+
+    partition: int
+    offset: int
+    asked_at: float
+    done_at: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One record of a final log."""
@@ -71,6 +81,7 @@ class History:
     acks: list[Ack] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
+    trims: list[Trim] = field(default_factory=list)
     final: dict[int, list[Entry]] = field(default_factory=dict)
     complaints: list[str] = field(default_factory=list)
     """What a client saw itself that may never happen, such as a gap of sequences."""
@@ -82,8 +93,14 @@ class History:
         self.sends[value] = Send(producer, partition, index)
         return value
 
+    def trimmed(self, partition: int) -> int:
+        """The offset below which somebody asked to delete records."""
+        return max((trim.offset for trim in self.trims if trim.partition == partition), default=0)
+
     def is_excused(self, partition: int, offset: int, since: float) -> bool:
-        """Whether a power loss since then took this offset, in a mode that does not promise more."""
+        """Whether the offset may be gone: deleted, or taken by a power loss in a mode that allows it."""
+        if offset < self.trimmed(partition):
+            return True
         return not self.is_flushed_before_ack and any(
             loss.at >= since and offset >= loss.survived.get(partition, 0) for loss in self.losses
         )

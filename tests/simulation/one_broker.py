@@ -18,6 +18,7 @@ from tests.simulation.image import survived_end
 from tests.simulation.machine import PORT, BrokerMachine
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
+from tests.simulation.trimmer import Trimmer
 from tests.simulation.workload import Consumer, IdempotentProducer, PlainProducer, Sender
 from tests.simulation.world import SimulationFailed, World
 
@@ -95,6 +96,7 @@ class _Run:
         self.consumers: list[Consumer] = []
         self.clients: list[Host] = []
         self.churn: Churn
+        self.trimmer: Trimmer
 
     def counts(self) -> Counter[str]:
         counts = Counter(
@@ -105,6 +107,7 @@ class _Run:
             fsyncs=self.machine.host.disk.fsyncs,
             power_losses=len(self.history.losses),
             topics=self.churn.rounds,
+            trims=sum(trim.done_at is not None for trim in self.history.trims),
             final=sum(map(len, self.history.final.values())),
         )
         counts["epoch_bumps"] = sum(
@@ -122,6 +125,7 @@ class _Run:
         client = Client("broker", PORT, TOPIC)
         await admin.call(client.create_topic(PARTITIONS, self.topic_configs))
         churn = self._start_churn()
+        trimming = self._start_trimmer()
         working = self._start_producers()
         self._start_consumers()
         names = [host.name for host in self.clients]
@@ -129,8 +133,9 @@ class _Run:
         await nemesis.run(self.duration_s)
         for producer in self.producers:
             producer.is_over = True
-        self.churn.is_over = True
+        self.churn.is_over = self.trimmer.is_over = True
         await self._in_time("creating and deleting topics", churn)
+        await self._in_time("deleting records", trimming)
         await self._in_time("producers", asyncio.gather(*working))
         ends = [await admin.call(client.offset(partition, LATEST)) for partition in range(PARTITIONS)]
         await self._in_time("consumers", self._all_read(ends))
@@ -154,6 +159,12 @@ class _Run:
         process = self._host("churn").start()
         self.churn = Churn(Client("broker", PORT, "churn"), self.history, process.random)
         return asyncio.ensure_future(process.call(self.churn.run()))
+
+    def _start_trimmer(self) -> asyncio.Future[Any]:
+        process = self._host("trimmer").start()
+        self.trimmer = Trimmer(Client("broker", PORT, TOPIC), self.history, process.random, PARTITIONS)
+        self.trimmer.is_over = self.random.random() < 0.5
+        return asyncio.ensure_future(process.call(self.trimmer.run()))
 
     def _start_producers(self) -> list[Any]:
         working = []
@@ -198,7 +209,7 @@ class _Run:
 
     async def _final_log(self, name: str, ends: list[int]) -> dict[int, list[Entry]]:
         """The whole topic, read by a consumer that is new."""
-        history = History(is_flushed_before_ack=True)
+        history = History(is_flushed_before_ack=True, trims=self.history.trims)
         process = self._host(name).start()
         reader = Consumer(name, Client("broker", PORT, TOPIC), history, process.random)
         process.start(reader.run(range(PARTITIONS)))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.simulation.checker import check
-from tests.simulation.history import Ack, Entry, History, Loss, Read
+from tests.simulation.history import Ack, Entry, History, Loss, Read, Trim
 
 
 def good_history(*, is_flushed_before_ack: bool = False) -> History:
@@ -35,6 +35,10 @@ def test_good_history_passes() -> None:
 
 def lose_last(history: History) -> None:
     history.final[0].pop()
+
+
+def lose_first(history: History) -> None:
+    del history.final[0][0]
 
 
 def lose_middle(history: History) -> None:
@@ -87,6 +91,7 @@ def complain(history: History) -> None:
     ("damage", "found"),
     [
         (lose_last, {"lost-write", "changed-read"}),
+        (lose_first, {"lost-write", "changed-read", "late-start"}),
         (lose_middle, {"lost-write", "changed-read", "offset-gap"}),
         (overwrite, {"lost-write", "changed-read"}),
         (swap, {"lost-write", "changed-read", "reordered"}),
@@ -160,3 +165,27 @@ def test_plain_producer_may_repeat() -> None:
     history = good_history()
     history.final[0].append(Entry(20, "a/0/3"))
     assert check(history) == []
+
+
+def trim_log(history: History, offset: int, start: int) -> None:
+    """An operator deleted below an offset; the log then starts somewhere."""
+    history.trims.append(Trim(0, offset, asked_at=30.0, done_at=31.0))
+    del history.final[0][:start]
+
+
+def test_deleted_records_may_be_gone() -> None:
+    history = good_history()
+    trim_log(history, 5, 5)
+    assert check(history) == []
+
+
+def test_deleting_takes_no_more_than_was_asked_for() -> None:
+    history = good_history()
+    trim_log(history, 5, 6)
+    assert kinds(history) == {"late-start", "lost-write", "changed-read"}
+
+
+def test_deleted_records_that_come_back_are_found() -> None:
+    history = good_history()
+    trim_log(history, 5, 4)
+    assert kinds(history) == {"undeleted"}

@@ -53,7 +53,7 @@ def test_together_they_test_everything(outcomes: list[Outcome]) -> None:
     for outcome in outcomes:
         counts += outcome.counts
         faults += outcome.faults
-    for name in ("reads", "fsyncs", "power_losses", "epoch_bumps", "excused", "topics", "final"):
+    for name in ("reads", "fsyncs", "power_losses", "epoch_bumps", "excused", "topics", "trims", "final"):
         assert counts[name] > 0, name
     for name in (
         "kill",

@@ -16,13 +16,14 @@ from millstream.errors import (
     DuplicateSequenceNumber,
     OffsetOutOfRange,
     OutOfOrderSequenceNumber,
+    RequestTimedOut,
     UnknownProducerId,
     error_for,
 )
 from millstream.protocol.batch import decode_records, encode_batch
 from millstream.protocol.messages import FetchRequest, ProduceRequest, ProduceResponse
 from millstream.protocol.record import Record
-from tests.simulation.client import LATEST, REQUEST_TIMEOUT_S, RETRY_S, Client
+from tests.simulation.client import EARLIEST, LATEST, REQUEST_TIMEOUT_S, RETRY_S, Client
 from tests.simulation.history import Ack, History, Read
 from tests.simulation.world import SimulationFailed
 
@@ -198,7 +199,7 @@ class IdempotentProducer(Sender):
             if found.error_code == DuplicateSequenceNumber.code and failed is None:
                 state.pending.remove(batch)
             elif not found.error_code:
-                if failed is not None:
+                if failed not in (None, RequestTimedOut.code):
                     text = f"{self.name}: sequence {batch.sequence} was accepted after one that was refused"
                     self.history.complaints.append(f"{text} with {error_for(failed).__name__}")
                 state.pending.remove(batch)
@@ -293,13 +294,16 @@ class Consumer:
                 )
 
     async def _reset(self, partition: int) -> None:
-        """The log is shorter than what was read: only a power loss may do that."""
-        if self.history.is_flushed_before_ack or not self.history.losses:
-            position = self.position[partition]
+        """Records were deleted before they were read, or a power loss has shortened the log."""
+        position = self.position[partition]
+        start = await self.client.offset(partition, EARLIEST)
+        if not position < start <= self.history.trimmed(partition) and (
+            self.history.is_flushed_before_ack or not self.history.losses
+        ):
             self.history.complaints.append(f"{self.name}: {partition}@{position} is out of range")
         self._run += 1
         self.client.log(f"{self.name} sets its position in {partition} anew")
-        self.position[partition] = await self.client.offset(partition, LATEST)
+        self.position[partition] = start if position < start else await self.client.offset(partition, LATEST)
 
 
 def text_of(record: Record) -> str:
