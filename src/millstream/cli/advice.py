@@ -36,5 +36,6 @@ _ADVICE: list[tuple[type[errors.MillstreamError], str]] = [
     (errors.GroupIdNotFound, "See `millstream group list`."),
     (errors.NonEmptyGroup, "Stop its consumers first."),
     (errors.GroupSubscribedToTopic, "Stop its consumers first."),
+    (errors.TransactionalIdNotFound, "See `millstream txn list`."),
     (errors.TopicDeletionDisabled, "Set delete.topic.enable=true on the broker."),
 ]

@@ -23,6 +23,7 @@ COMMANDS = {
     ),
     "offsets": ("millstream.cli.offsets:offsets", "Show the offsets of topics, also at a time."),
     "group": ("millstream.cli.group:group", "List, describe, move and delete groups of consumers."),
+    "txn": ("millstream.cli.txn:txn", "List, describe and abort transactions."),
     "log": ("millstream.cli.log:log", "Look into a broker's files without the broker."),
     "doctor": ("millstream.cli.doctor:doctor", "Check this machine and, if there is one, the broker."),
 }

@@ -35,7 +35,7 @@ def timeout_option(command: F) -> F:
         default="30s",
         show_default=True,
         metavar="DURATION",
-        callback=_duration_ms,
+        callback=duration_ms,
         help="How long to go on trying, such as 500ms, 30s or 2m.",
     )(command)
 
@@ -49,7 +49,8 @@ def client_options(command: F) -> F:
     return bootstrap_option(timeout_option(json_option(command)))
 
 
-def _duration_ms(_: click.Context, __: click.Parameter, value: str | int) -> int:
+def duration_ms(_: click.Context, __: click.Parameter, value: str | int) -> int:
+    """An option such as `--timeout 30s`, in milliseconds."""
     if isinstance(value, int):
         return value
     if re.fullmatch(r"\d+(\.\d+)?", value):
@@ -87,6 +88,13 @@ def complete_groups(ctx: click.Context, _: click.Parameter, incomplete: str) -> 
     from millstream.cli.session import group_names
 
     return [name for name in group_names(ctx.params.get("bootstrap")) if name.startswith(incomplete)]
+
+
+def complete_transactions(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Transactional ids for shell completion, as `complete_topics`."""
+    from millstream.cli.session import transactional_ids
+
+    return [name for name in transactional_ids(ctx.params.get("bootstrap")) if name.startswith(incomplete)]
 
 
 def complete_topics(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:

@@ -63,6 +63,16 @@ def group_names(bootstrap: str | None) -> list[str]:
     return _completed(bootstrap, names)
 
 
+def transactional_ids(bootstrap: str | None) -> list[str]:
+    """All transactional ids, for shell completion."""
+    from millstream.client.transactions import list_transactions
+
+    async def names(cluster: Cluster, deadline: Deadline) -> list[str]:
+        return [each.transactional_id for each in await list_transactions(cluster, deadline)]
+
+    return _completed(bootstrap, names)
+
+
 def _completed(
     bootstrap: str | None, names: Callable[[Cluster, Deadline], Awaitable[list[str]]]
 ) -> list[str]:
