@@ -35,7 +35,7 @@ class Run:
         self.random = Random(seed)
         host = Host(self.world, self.network, "broker")
         self.machine = BrokerMachine(
-            self.world, host, History(is_flushed_before_ack=False), TOPIC, PARTITIONS, {}
+            self.world, host, History(is_flushed_before_ack=False), TOPIC, PARTITIONS, 1, {}
         )
         self.sent: dict[TopicPartition, list[int]] = {}
         self.seen: dict[TopicPartition, list[int]] = {}
