@@ -1,0 +1,110 @@
+"""A coordinator with many commits in its log: how long it takes to come into service, and holds up others.
+
+Run as a program it fills the log or loads it, and prints figures: in a process of its own, because what
+else a process has in memory prolongs its garbage collections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+from millstream.broker.coordinators import GROUPS_TOPIC
+from millstream.broker.server import Broker
+from millstream.config.broker import BrokerConfig
+from millstream.coordinator.groups.commits import Caller, Commit, Errors
+from millstream.coordinator.groups.shard import GroupShard
+from millstream.coordinator.shard import Result
+from millstream.errors import CoordinatorLoadInProgress
+from millstream.model import TopicPartition
+
+COMMITS = 150_000
+AT_ONCE = 500
+"""How many commits a request has: filling the log is not what is measured."""
+MAX_SECONDS_PER_MILLION = 5.0
+MAX_PAUSE_SECONDS = 0.05
+
+
+def config(folder: Path) -> BrokerConfig:
+    return BrokerConfig(
+        {
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "log.dirs": str(folder),
+            "offsets.topic.num.partitions": "1",
+            "log.cleaner.enable": "false",
+        }
+    )
+
+
+async def fill(folder: Path) -> None:
+    async with Broker(config(folder)) as broker:
+        await broker.coordinators.topic(GROUPS_TOPIC)
+        while not broker.groups.is_active(0):
+            await asyncio.sleep(0.001)
+        for start in range(0, COMMITS, AT_ONCE):
+            commits = [
+                Commit(TopicPartition(f"topic-{number % 100}", number // 100 % 50), number, 0, "")
+                for number in range(start, start + AT_ONCE)
+            ]
+            group = f"group-{start // 5000}"
+            await broker.groups.write(0, partial(commit, group, commits))
+
+
+def commit(group: str, commits: list[Commit], shard: GroupShard) -> Result[Errors]:
+    return shard.commits.commit(group, Caller(), commits)
+
+
+async def load(folder: Path) -> dict[str, float]:
+    """Seconds of work until it is in service, the longest that others had to wait for it, and the offsets.
+
+    Times are the process's own, so that other processes do not change them.
+    """
+    broker = Broker(config(folder))
+    longest = 0.0
+    refusals = 0
+    await broker.start()
+    started = before = time.process_time()
+    while not broker.groups.is_active(0):
+        try:
+            await broker.groups.read(0, lambda _: None)
+        except CoordinatorLoadInProgress:
+            refusals += 1
+        await asyncio.sleep(0.001)
+        longest = max(longest, time.process_time() - before)
+        before = time.process_time()
+    seconds = time.process_time() - started
+    (shard,) = broker.groups
+    count = sum(shard.offsets.count(group) for group in shard.offsets)
+    await broker.stop()
+    return {"seconds": seconds, "longest": longest, "count": count, "refusals": refusals}
+
+
+def in_a_process(step: str, folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.behaviour.test_coordinator_load", step, str(folder)],
+        capture_output=True,
+        check=True,
+        timeout=110,
+    )
+    return done.stdout.decode()
+
+
+def test_many_commits_are_loaded_quickly_and_hold_nobody_up(tmp_path: Path) -> None:
+    in_a_process("fill", tmp_path)
+    figures = json.loads(in_a_process("load", tmp_path))
+    assert figures["count"] == COMMITS
+    assert figures["refusals"] > 0
+    assert figures["seconds"] <= MAX_SECONDS_PER_MILLION * COMMITS / 1_000_000
+    assert figures["longest"] <= MAX_PAUSE_SECONDS
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "fill":
+        asyncio.run(fill(Path(sys.argv[2])))
+    else:
+        print(json.dumps(asyncio.run(load(Path(sys.argv[2])))))
