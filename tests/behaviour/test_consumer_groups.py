@@ -256,6 +256,7 @@ def test_what_admins_do(wire: Wire, topic: str, group: str) -> None:
     old = DescribeGroupsRequest(groups=[group], include_authorized_operations=False)
     (described,) = wire.ask(old, 6).groups
     assert (described.error_code, described.group_state) == (GROUP_NOT_FOUND, "Dead")
+    assert described.error_message == f"Group {group} is not a classic group."
     (described,) = wire.ask(old, 5).groups
     assert (described.error_code, described.group_state) == (0, "Dead")
 

@@ -37,6 +37,7 @@ class GroupTopics:
         self._broker = broker
         self._task: asyncio.Task[None] | None = None
         self._is_told = True
+        self._is_over = False
         self._gone: set[str] = set()
         self._matched: dict[str, Matched] = {}
         self.version = 0
@@ -88,7 +89,7 @@ class GroupTopics:
 
     def _tell_later(self) -> None:
         self._is_told = False
-        if self._task is None or self._task.done():
+        if not self._is_over and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._tell())
 
     async def _tell(self) -> None:
@@ -126,6 +127,7 @@ class GroupTopics:
             log.info("partition %d of groups was not told of topics: %s", index, error.message)
 
     async def stop(self) -> None:
+        self._is_over = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])

@@ -103,7 +103,7 @@ async def describe_groups(ctx: Context, req: DescribeGroupsRequest) -> DescribeG
         except GroupIdNotFound as error:
             group = _no_group(group_id)
             if ctx.version >= UNKNOWN_GROUP_ERROR_SINCE:
-                group.error_code, group.error_message = error.code, f"Group {group_id} not found."
+                group.error_code, group.error_message = error.code, error.message
         except KafkaError as error:
             group = _no_group(group_id)
             group.group_state = ""
@@ -125,7 +125,7 @@ def _described(group_id: str, shard: GroupShard) -> DescribeGroupsResponse.Descr
     """A group; what its members said is told only while that holds."""
     group = shard.find(group_id)
     if group is None:
-        raise GroupIdNotFound
+        raise GroupIdNotFound(f"Group {group_id} not found.")
     if isinstance(group, ConsumerGroup):
         raise GroupIdNotFound(f"Group {group_id} is not a classic group.")
     is_stable = group.state is State.STABLE
