@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 GROUPS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 
+MIN_SEGMENT_BYTES = 1 << 20
+"""What segment.bytes may be at least; the keys of the internal topics have no limit of their own."""
+
 _LOAD_KEYS = {
     GROUPS_TOPIC: "offsets.load.buffer.size",
     TRANSACTIONS_TOPIC: "transaction.state.log.load.buffer.size",
@@ -103,7 +106,7 @@ class Coordinators:
         configs = {
             "cleanup.policy": "compact",
             "compression.type": "producer",
-            "segment.bytes": str(config[f"{prefix}.segment.bytes"]),
+            "segment.bytes": str(max(config[f"{prefix}.segment.bytes"], MIN_SEGMENT_BYTES)),
         }
         if name == TRANSACTIONS_TOPIC:
             configs["min.insync.replicas"] = str(min(config["transaction.state.log.min.isr"], factor))
