@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID, uuid4
@@ -204,6 +205,18 @@ def test_a_regular_expression(wire: Wire, topic: str, group: str) -> None:
         wire, group, "m", answer.member_epoch, subscribed_topic_regex=topic[1:], topic_partitions=owned
     )
     assert assigned(answer) == []
+
+
+def test_patterns_that_would_hold_a_broker(wire: Wire, group: str, new_name: Name) -> None:
+    """RE2 takes no more time for them than for others; Python's own would take years."""
+    create_topic(wire, "a" * 60 + new_name("a"), 1)
+    began = time.monotonic()
+    answer = join(wire, group, "m", subscribed_topic_names=[], subscribed_topic_regex="(a+)+(a+)+b")
+    assert answer.error_code == 0
+    assert not assigned(answer)
+    assert join(wire, group, "n", subscribed_topic_regex="(a{1000}){1000}").error_code == INVALID_REGEX
+    assert join(wire, group, "n", subscribed_topic_regex="(" * 5000).error_code == INVALID_REGEX
+    assert time.monotonic() - began < 5
 
 
 def test_who_may_commit_and_fetch(wire: Wire, topic: str, group: str) -> None:

@@ -143,7 +143,7 @@ class ConsumerGroup:
 
     def tombstones(self) -> list[Entry]:
         """What removes it from the log."""
-        return group_tombstones(self.group_id, {*self.members, *self.target}, self.regexes)
+        return group_tombstones(self.group_id, {**self.members, **self.target}, self.regexes)
 
     # Replaying
 

@@ -38,8 +38,8 @@ class Departures:
         if can_downgrade(remaining, self._settings):
             return downgrade(group, remaining, self._topics, self._clock.now_ms())
         entries: list[Entry] = []
-        for member_id in gone:
-            entries += member_tombstones(group.group_id, member_id)
+        for member in leaving:
+            entries += member_tombstones(group.group_id, member.member_id)
         regexes = dict(group.regexes)
         for regex, count in Counter(member.regex for member in leaving if member.regex).items():
             if group.regex_users(regex) == count:
