@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from millstream.coordinator.entry_format import number_of, read_value
-from millstream.coordinator.group_entries import GroupMetadataKey, GroupMetadataValue
 from millstream.coordinator.groups.classic_group import State
 from millstream.coordinator.groups.commits import Caller, Commit
-from millstream.coordinator.groups.shard import GroupShard
 from millstream.coordinator.promise import Promise
 from millstream.coordinator.shard import Producer
 from millstream.errors import CoordinatorNotAvailable, KafkaError, NotCoordinator
 from millstream.model import TopicPartition
+from tests.coordinator.groups.believer import Client, Place
+from tests.coordinator.groups.claims import check_group, check_timers
 from tests.coordinator.groups.host import Host
+from tests.coordinator.groups.written import durable, written_groups
 
 GROUPS = ("g", "h")
 INSTANCES = (None, None, "i", "j")
@@ -32,37 +31,6 @@ REBALANCE_MS = 25_000
 MAX_SIZE = 5
 UNKNOWN_MEMBER = 25
 ILLEGAL_GENERATION = 22
-
-
-Place = tuple[str, TopicPartition]
-
-
-class Client:
-    """One consumer as it believes itself to be: what it was told, and what it waits for."""
-
-    def __init__(self, group: str, instance: str | None, version: int) -> None:
-        self.group = group
-        self.instance = instance
-        self.version = version
-        self.member_id = ""
-        self.generation = -1
-        self.leads = False
-        self.members: dict[str, bytes] = {}
-        """As a leader: whom to assign what, which is to each its own name."""
-        self.assignment: bytes | None = None
-        self.is_gone = False
-        self.is_replaced = False
-        self.last_heard_ms = 0.0
-        self.joining: Promise[Any] | None = None
-        self.syncing: Promise[Any] | None = None
-
-    @property
-    def name(self) -> bytes:
-        return (self.instance or self.member_id).encode()
-
-    @property
-    def is_idle(self) -> bool:
-        return self.joining is None and self.syncing is None and not self.is_gone
 
 
 class Groups(RuleBasedStateMachine):
@@ -381,41 +349,12 @@ class Groups(RuleBasedStateMachine):
     def groups_are_consistent(self) -> None:
         for name, group in self.host.shard.groups.items():
             assert group.group_id == name
-            assert group.joined_count == sum(member.joining is not None for member in group.members.values())
-            assert all(member_id == member.member_id for member_id, member in group.members.items())
-            assert {
-                member.instance_id: member.member_id
-                for member in group.members.values()
-                if member.instance_id is not None
-            } == group.instances
-            assert not group.pending & set(group.members)
-            assert group.unsynced <= set(group.members)
-            if group.members:
-                assert group.leader in group.members
-            if group.state is State.EMPTY:
-                assert not group.members
-            if group.state in (State.STABLE, State.COMPLETING):
-                assert group.members
-                assert all(member.joining is None for member in group.members.values())
-            if group.state is not State.COMPLETING:
-                assert all(member.syncing is None for member in group.members.values())
-            if group.state is not State.PREPARING:
-                assert len(group.members) <= MAX_SIZE
+            check_group(group, MAX_SIZE)
 
     @invariant()
     def nobody_waits_for_nothing(self) -> None:
-        """A group that is not at rest has a timer that will move it, and so has every member."""
-        keys = self.host.timer_keys
-        for name, group in self.host.shard.groups.items():
-            if group.state is State.PREPARING:
-                assert ("join", name) in keys
-            if group.state is State.COMPLETING:
-                assert ("sync", name) in keys
-            for member in group.members.values():
-                if not member.is_waiting:
-                    assert ("session", name, member.member_id) in keys
-            for member_id in group.pending:
-                assert ("session", name, member_id) in keys
+        for group in self.host.shard.groups.values():
+            check_timers(group, self.host.timer_keys)
 
     @invariant()
     def generations_only_grow(self) -> None:
@@ -460,38 +399,6 @@ class Groups(RuleBasedStateMachine):
         assert written_groups(self.host) == {
             name: group.written for name, group in self.host.shard.groups.items() if group.written is not None
         }
-
-
-def durable(shard: GroupShard) -> tuple[Any, ...]:
-    """What must survive."""
-    return (
-        {name: group.written for name, group in shard.groups.items() if group.written is not None},
-        shard.offsets.state(),
-    )
-
-
-def written_groups(host: Host) -> dict[str, bytes]:
-    """The last value of every group, read without the shard; no value may hold a member twice."""
-    last: dict[str, bytes] = {}
-    for entry, _ in host.log:
-        if not entry.key or number_of(entry.key) != 2:
-            continue
-        group_id = GroupMetadataKey.decode(entry.key, 0, 2).group
-        if entry.value is None:
-            last.pop(group_id, None)
-            continue
-        value = read_value(GroupMetadataValue, entry.value)
-        assert is_unique(member.member_id for member in value.members)
-        assert is_unique(
-            member.group_instance_id for member in value.members if member.group_instance_id is not None
-        )
-        last[group_id] = entry.value
-    return last
-
-
-def is_unique(values: Iterable[str]) -> bool:
-    listed = list(values)
-    return len(listed) == len(set(listed))
 
 
 TestGroups = Groups.TestCase
