@@ -234,6 +234,30 @@ def test_a_classic_member_that_does_not_join_again_is_dropped() -> None:
     assert share(b, c) == all_of("t", 4)
 
 
+def test_classic_members_are_left_alone_until_an_assignment_is_due() -> None:
+    """They would only join in vain, over and over."""
+    host = ConsumerHost({"group.consumer.assignment.interval.ms": "1000"}, t=4)
+    c, a = Consumer(host, "c", "t"), ClassicConsumer(host, "a", "t")
+    for _ in range(8):
+        host.wait(1000)
+        settle(c, a, steps=2)
+    assert share(a, c) == all_of("t", 4)
+    b = Consumer(host, "b", "t")
+    host.wait(1000)
+    b.step()
+    d = Consumer(host, "d", "t")
+    d.step()
+    assert host.group().state is ConsumerState.ASSIGNING
+    settle(a, b, c)  # a joins again for b's sake
+    assert (a.joining, a.syncing) == (None, None)
+    assert a.beat() == 0
+    host.wait(1000)
+    assert a.beat() == 27
+    settle(a, b, c, d)
+    assert share(a, b, c, d) == all_of("t", 4)
+    assert len(a.reads) == 1
+
+
 def test_classic_members_commit_in_their_generation() -> None:
     host = ConsumerHost(t=4)
     a, c = ClassicConsumer(host, "a", "t"), Consumer(host, "c", "t")

@@ -159,7 +159,8 @@ class ClassicMembers:
         name = member.protocols[0][0]
         if request.protocol_type not in (None, CONSUMER) or request.protocol_name not in (None, name):
             raise InconsistentGroupProtocol
-        if group.epoch > member.epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
+        is_revoking = member.state is MemberState.UNREVOKED_PARTITIONS
+        if self._progress.is_behind(group, member) and not is_revoking:
             self._sessions.expect_join(group.group_id, member)
             raise RebalanceInProgress
         self._sessions.synced(group.group_id, member)
@@ -175,7 +176,7 @@ class ClassicMembers:
             raise IllegalGeneration
         self._sessions.heard(group.group_id, member)
         if (
-            member.epoch < group.epoch
+            self._progress.is_behind(group, member)
             or member.state is MemberState.UNREVOKED_PARTITIONS
             or (member.state is MemberState.UNRELEASED_PARTITIONS and self._can_get_more(group, member))
         ):

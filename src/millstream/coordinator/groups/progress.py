@@ -118,6 +118,12 @@ class Progress:
             entries.append(regex_entry(group.group_id, regex, said.matched))
         return regexes
 
+    def is_behind(self, group: ConsumerGroup, member: ConsumerMember) -> bool:
+        """Whether a member would come further if it asked: to the last assignment, or to one that is due."""
+        if member.epoch < group.assignment_epoch:
+            return True
+        return group.epoch > group.assignment_epoch and self._may_assign(group)
+
     def _may_assign(self, group: ConsumerGroup) -> bool:
         """Whether the last assignment was made long enough ago."""
         elapsed_ms = self._clock.now_ms() - group.assignment_timestamp_ms
