@@ -16,6 +16,7 @@ from millstream.protocol.messages import (
     MetadataRequest,
 )
 from tests.simulation.loop import SimLoop
+from tests.simulation.world import SimulationFailed
 
 REQUEST_TIMEOUT_S = 8.0
 RETRY_S = 0.2
@@ -81,6 +82,13 @@ class Connection(asyncio.Protocol):
         self._waiting.append((self._next_id, request.response, version, answer))
         self._transport.writelines(frame_request(self._next_id, "simulation", request, version))
         return answer
+
+    def post(self, request: Any, version: int) -> None:
+        """Send what is never answered."""
+        if self.is_lost:
+            raise ConnectionResetError("connection lost")
+        self._next_id += 1
+        self._transport.writelines(frame_request(self._next_id, "simulation", request, version))
 
     async def request(self, request: Any, version: int, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
         async with asyncio.timeout(timeout_s):
@@ -186,3 +194,10 @@ class Client:
 def _check(code: int, text: str = "") -> None:
     if code:
         raise Refused(code, text)
+
+
+def expect_retriable(name: str, code: int) -> None:
+    """Nothing that befalls a broker makes it refuse a good request for good."""
+    error = error_for(code)
+    if not error.retriable:
+        raise SimulationFailed(f"{name} was refused for good: {error.__name__}")

@@ -12,6 +12,7 @@ from typing import Any
 from tests.simulation.checker import Anomaly, check
 from tests.simulation.churn import Churn
 from tests.simulation.client import LATEST, Client
+from tests.simulation.consumer import Consumer
 from tests.simulation.history import Entry, History
 from tests.simulation.host import Host
 from tests.simulation.image import survived_end
@@ -19,7 +20,7 @@ from tests.simulation.machine import PORT, BrokerMachine
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
 from tests.simulation.trimmer import Trimmer
-from tests.simulation.workload import Consumer, IdempotentProducer, PlainProducer, Sender
+from tests.simulation.workload import FireAndForget, IdempotentProducer, PlainProducer, Sender
 from tests.simulation.world import SimulationFailed, World
 
 TOPIC = "events"
@@ -27,6 +28,15 @@ PARTITIONS = 3
 DURATION_S = 60.0
 HEAL_S = 90.0
 MIN_ACKS = 1000
+PRODUCERS = (
+    PlainProducer,
+    IdempotentProducer,
+    PlainProducer,
+    IdempotentProducer,
+    PlainProducer,
+    IdempotentProducer,
+    FireAndForget,
+)
 
 
 @dataclass(slots=True)
@@ -168,17 +178,16 @@ class _Run:
 
     def _start_producers(self) -> list[Any]:
         working = []
-        for number in range(6):
+        for number, kind in enumerate(PRODUCERS):
             host = self._host(f"producer-{number}")
             process = host.start()
-            kind = IdempotentProducer if number % 2 else PlainProducer
             producer = kind(
-                f"{'i' if number % 2 else 'p'}{number}",
+                f"{kind.__name__[0].lower()}{number}",
                 Client("broker", PORT, TOPIC),
                 self.history,
                 process.random,
                 host.clock.now_ms,
-                acks=self.random.choice((-1, 1)),
+                acks=0 if kind is FireAndForget else self.random.choice((-1, 1)),
             )
             if self.topic_configs["internal.segment.bytes"] == "200000":
                 producer.large = 0.02
@@ -190,7 +199,10 @@ class _Run:
     def _start_consumers(self) -> None:
         for number in range(2):
             process = self._host(f"consumer-{number}").start()
-            consumer = Consumer(f"c{number}", Client("broker", PORT, TOPIC), self.history, process.random)
+            client = Client("broker", PORT, TOPIC)
+            consumer = Consumer(
+                f"c{number}", client, self.history, process.random, has_session=number % 2 == 1
+            )
             self.consumers.append(consumer)
             process.start(consumer.run(range(PARTITIONS)))
 

@@ -1,8 +1,8 @@
-"""Producers and consumers that write down what they did and saw.
+"""Producers that write down what they sent, and what the broker said of it.
 
 Values are unique. A plain producer has one request under way and repeats it until it is acknowledged,
 so its values may appear twice. An idempotent one has up to five batches of a partition under way and
-repeats them in order, with their sequences. A consumer reads its partitions from their start.
+repeats them in order, with their sequences.
 """
 
 from __future__ import annotations
@@ -14,21 +14,18 @@ from random import Random
 
 from millstream.errors import (
     DuplicateSequenceNumber,
-    OffsetOutOfRange,
     OutOfOrderSequenceNumber,
     RequestTimedOut,
     UnknownProducerId,
     error_for,
 )
-from millstream.protocol.batch import decode_records, encode_batch
-from millstream.protocol.messages import FetchRequest, ProduceRequest, ProduceResponse
+from millstream.protocol.batch import encode_batch
+from millstream.protocol.messages import ProduceRequest, ProduceResponse
 from millstream.protocol.record import Record
-from tests.simulation.client import EARLIEST, LATEST, REQUEST_TIMEOUT_S, RETRY_S, Client
-from tests.simulation.history import Ack, History, Read
-from tests.simulation.world import SimulationFailed
+from tests.simulation.client import REQUEST_TIMEOUT_S, RETRY_S, Client, expect_retriable
+from tests.simulation.history import Ack, History
 
 PRODUCE_VERSION = 9
-FETCH_VERSION = 12
 IN_FLIGHT = 5
 LARGE_BYTES = 70_000
 CODECS = (0, 0, 0, 1, 2, 3, 4)
@@ -110,7 +107,11 @@ class Sender:
         where = f"{self.name} is refused by partition {answer.index}"
         self.client.log(f"{where}: {error.__name__} {answer.error_message}")
         if answer.error_code not in LOST_STATE:
-            _expect_retriable(self.name, answer.error_code)
+            expect_retriable(self.name, answer.error_code)
+
+    async def run(self, partitions: Sequence[int]) -> None:
+        """Produce until it is over, and all that was begun is done."""
+        raise NotImplementedError
 
     async def pause(self) -> None:
         if self.random.random() < 0.8:
@@ -139,6 +140,19 @@ class PlainProducer(Sender):
             return False
         self.acknowledge(batch, found.base_offset, sent_at)
         return True
+
+
+class FireAndForget(Sender):
+    """acks=0: sends and hears nothing; what it sends may be lost, but not invented or torn."""
+
+    async def run(self, partitions: Sequence[int]) -> None:
+        while not self.is_over:
+            batch = self.batch(self.random.choice(partitions))
+            try:
+                (await self.client.connection()).post(self.request(batch), PRODUCE_VERSION)
+            except OSError:
+                self.client.drop()
+            await self.pause()
 
 
 @dataclass(slots=True)
@@ -225,92 +239,3 @@ class IdempotentProducer(Sender):
             pending, state.pending, state.next = state.pending, [], 0
             for batch in pending:
                 self._add(state, batch)
-
-
-class Consumer:
-    """Reads partitions from their start, for ever; `is_at_end` once it has all there was to read."""
-
-    def __init__(self, name: str, client: Client, history: History, random: Random) -> None:
-        self.name = name
-        self.client = client
-        self.history = history
-        self.random = random
-        self.position: dict[int, int] = {}
-        self.read = 0
-        self._run = 0
-
-    async def run(self, partitions: Sequence[int]) -> None:
-        self.position = dict.fromkeys(partitions, 0)
-        while True:
-            if not await self._poll():
-                await asyncio.sleep(self.random.uniform(0.0, RETRY_S))
-
-    async def _poll(self) -> bool:
-        max_bytes = self.random.choice((1, 1000, 20_000, 1_000_000))
-        request = FetchRequest(
-            max_wait_ms=self.random.choice((0, 50, 500)),
-            min_bytes=self.random.choice((1, 1, 1, 1000)),
-            max_bytes=max_bytes,
-            topics=[
-                FetchRequest.FetchTopic(
-                    topic=self.client.topic,
-                    partitions=[
-                        FetchRequest.FetchPartition(
-                            partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes
-                        )
-                        for partition, offset in self.position.items()
-                    ],
-                )
-            ],
-        )
-        asked_at = asyncio.get_running_loop().time()
-        try:
-            answer = await self.client.request(request, FETCH_VERSION)
-        except OSError:
-            return False
-        is_good = True
-        for topic in answer.responses:
-            for found in topic.partitions:
-                if found.error_code == OffsetOutOfRange.code:
-                    await self._reset(found.partition_index)
-                elif found.error_code:
-                    name = error_for(found.error_code).__name__
-                    self.client.log(f"{self.name} cannot read {found.partition_index}: {name}")
-                    _expect_retriable(self.name, found.error_code)
-                    is_good = False
-                else:
-                    self._take(found.partition_index, found.records, asked_at)
-        return is_good
-
-    def _take(self, partition: int, data: memoryview | None, asked_at: float) -> None:
-        now = asyncio.get_running_loop().time()
-        for record in decode_records(data or b""):
-            if record.offset >= self.position[partition]:
-                self.position[partition] = record.offset + 1
-                self.read += 1
-                value = text_of(record)
-                self.history.reads.append(
-                    Read(self.name, self._run, partition, record.offset, value, asked_at, now)
-                )
-
-    async def _reset(self, partition: int) -> None:
-        """Records were deleted before they were read, or a power loss has shortened the log."""
-        position = self.position[partition]
-        start = await self.client.offset(partition, EARLIEST)
-        if not position < start <= self.history.trimmed(partition) and (
-            self.history.is_flushed_before_ack or not self.history.losses
-        ):
-            self.history.complaints.append(f"{self.name}: {partition}@{position} is out of range")
-        self._run += 1
-        self.client.log(f"{self.name} sets its position in {partition} anew")
-        self.position[partition] = start if position < start else await self.client.offset(partition, LATEST)
-
-
-def text_of(record: Record) -> str:
-    return (record.value or b"").split(b"|", 1)[0].decode()
-
-
-def _expect_retriable(name: str, code: int) -> None:
-    error = error_for(code)
-    if not error.retriable:
-        raise SimulationFailed(f"{name} was refused for good: {error.__name__}")
