@@ -73,6 +73,7 @@ BARS = (
     _at_least("produce over 1,000 of 5,000 partitions", "partitions-5000", "librdkafka k/s", 1.0),
     _at_least("produce over 1,000 of 5,000, raw", "partitions-5000", "raw k/s", 1.0),
     _at_least("offset commits", "commits-*", "requests/s", 1.0),
+    _at_least("transactions", "txn-*", "txn/s", 1.0),
     _at_most("rebalance", "rebalance-*", "median_ms", 1.0),
     _at_most("produce p99 while a cold backlog is read", "cold-backlog", "busy/calm p99", 2, ABSOLUTE),
     _at_most("produce p99 while a compaction runs", "compaction", "busy/calm p99", 2, ABSOLUTE),

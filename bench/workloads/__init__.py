@@ -14,6 +14,7 @@ from bench.workloads.partitions import ManyPartitions
 from bench.workloads.replay import Replay
 from bench.workloads.requests import GroupCommit, OneRecordRequests
 from bench.workloads.start import Memory, StartToFirstAck
+from bench.workloads.transactions import LibrdkafkaTransactions, Transactions
 
 FULL_ONLY = {
     "produce-100B-acks_all-1p",
@@ -27,6 +28,9 @@ FULL_ONLY = {
     "java-produce-100B",
     "requests-depth_1-64c",
     "group_commit-1c_x_1",
+    "txn-100",
+    "txn-librdkafka-1",
+    "txn-librdkafka-100",
 }
 """Left out of a quick run, which has a row of each kind."""
 
@@ -65,6 +69,9 @@ def all_workloads() -> list[Workload]:
         Commits(16),
         Rebalance(10),
         Rebalance(100),
+        *(Transactions(records) for records in (1, 10, 100)),
+        Transactions(1, 16),
+        *(LibrdkafkaTransactions(records) for records in (1, 10, 100)),
         StartToFirstAck(),
         Memory(),
         ManyPartitions(),

@@ -325,3 +325,18 @@ def test_offsets_of_a_coordinator_carry_no_sequence(tmp_path: Path) -> None:
         assert case.partition.last_stable_offset == case.partition.log.end_offset == 7
 
     run(test, tmp_path)
+
+
+def test_ends_that_are_committed_are_forgotten(tmp_path: Path) -> None:
+    """Nobody reads; what holds the last stable offset back must not pile up."""
+
+    async def test(case: Case) -> None:
+        case.coordinator.is_asynchronous = False
+        for epoch in range(300):
+            assert isinstance(case.send(b"x", 0, epoch=epoch), Appended)
+            assert case.partition.last_stable_offset == 2 * epoch
+            case.end(epoch=epoch + 1)
+        assert case.partition.last_stable_offset == 600
+        assert len(case.partition.log.producers._decided) <= 4
+
+    run(test, tmp_path)

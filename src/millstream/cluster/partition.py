@@ -107,6 +107,7 @@ class Partition:
             # that sends it again) before it is.
             self.high_watermark = max(log.recovery_point, log.start_offset)
             self.start_flush()
+        log.producers.note_committed(self.high_watermark)
 
     def configure(self, config: LogConfig) -> None:
         """Take a changed topic config; it holds from the next append on."""
@@ -188,6 +189,7 @@ class Partition:
         nbytes = len(data)
         if header.attributes & CONTROL:
             self.transactions.ended(header.producer_id)
+            self.log.producers.note_committed(self.high_watermark)
             nbytes = EVERYTHING  # readers of committed records may now have all that was written before
         else:
             self.counters.bytes_in.value += nbytes

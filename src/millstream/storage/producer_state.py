@@ -7,6 +7,7 @@ a function of the log: replaying its batches from any snapshot gives it again.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -127,7 +128,8 @@ class ProducerState:
         """The offset up to which the log's batches are part of this state."""
         self._open: dict[int, int] = {}  # first offset → producer id, in offset order
         self._first_open = _NOWHERE
-        self._decided: tuple[tuple[int, int], ...] = ()  # (first, last offset), marker not yet committed
+        self._decided = array("q")
+        """Of transactions whose markers may not be committed: first offset and marker's offset, in turn."""
         self._committed = 0
         self._refused: dict[int, tuple[int, int]] = {}  # unknown producer → (epoch, sequence) not written
 
@@ -279,16 +281,27 @@ class ProducerState:
         """Close a transaction. It holds the last stable offset back until its marker is committed."""
         self._open.pop(completed.first_offset, None)
         self._first_open = next(iter(self._open), _NOWHERE)
-        waiting = [entry for entry in self._decided if entry[1] >= self._committed]
-        self._decided = (*waiting, (completed.first_offset, completed.last_offset))
+        if completed.last_offset >= self._committed:
+            self._decided.extend((completed.first_offset, completed.last_offset))
+
+    def note_committed(self, high_watermark: int) -> None:
+        """All markers below the high watermark are committed: they hold back nothing any more."""
+        self._committed = high_watermark
+        decided = self._decided
+        if decided and decided[1] < high_watermark:
+            left = array("q")
+            for at in range(0, len(decided), 2):
+                if decided[at + 1] >= high_watermark:
+                    left.extend(decided[at : at + 2])
+            self._decided = left
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """Up to where every transaction is decided, and the decision committed. In any thread."""
-        self._committed = high_watermark
         stable = min(high_watermark, self._first_open)
-        for first, last in self._decided:
-            if first < stable and last >= high_watermark:
-                stable = first
+        decided = self._decided
+        for at in range(0, len(decided) - 1, 2):
+            if decided[at] < stable and decided[at + 1] >= high_watermark:
+                stable = decided[at]
         return stable
 
     def expire(self, now_ms: int) -> None:
