@@ -18,6 +18,7 @@ from tests.behaviour.groups.steps import find, leave, stable, versions
 from tests.conftest import Name
 from tests.wire import Wire, create_topic
 
+INVALID_GROUP = 24
 UNKNOWN_TOPIC, ILLEGAL_GENERATION, UNKNOWN_MEMBER, GROUP_NOT_FOUND, UNKNOWN_TOPIC_ID = 3, 22, 25, 69, 100
 
 
@@ -135,5 +136,6 @@ def test_a_hostile_group_name(wire: Wire, topic: tuple[str, UUID]) -> None:
         find(wire, name)
         assert commit(wire, name, topic, 9) == 0
         assert fetch(wire, name, topic, 9)[0] == (0, 7, "note", 0)
+    assert commit(wire, "x" * 40_000, topic, 9) == INVALID_GROUP
     listed = {each.group_id for each in wire.ask(ListGroupsRequest()).groups}
     assert {"", "a/b", "\x00"} <= listed

@@ -135,6 +135,14 @@ def test_long_notes_are_refused_one_by_one() -> None:
     assert (offset(host, T0), offset(host, T1)) == (1, None)
 
 
+def test_notes_that_no_entry_could_hold_are_refused() -> None:
+    host = Host({"offset.metadata.max.bytes": "1000000"})
+    errors = commit(host, commits=[Commit(T0, 1, -1, "x" * 32_767), Commit(T1, 2, -1, "ü" * 16_384)])
+    assert errors == {T1: OffsetMetadataTooLarge.code}
+    host.reload(NotCoordinator())
+    assert (offset(host, T0), offset(host, T1)) == (1, None)
+
+
 # Deleting
 
 

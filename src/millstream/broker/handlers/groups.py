@@ -18,6 +18,8 @@ from millstream.errors import (
     InconsistentGroupProtocol,
     InvalidGroupId,
     KafkaError,
+    RecordListTooLarge,
+    UnknownServerError,
 )
 from millstream.protocol.messages import (
     DeleteGroupsRequest,
@@ -38,13 +40,17 @@ from millstream.protocol.messages import (
 
 DEAD = "Dead"
 UNKNOWN_GROUP_ERROR_SINCE = 6
+MAX_ID_BYTES = 32767
+SURELY_FITS = MAX_ID_BYTES // 4
 
 ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 """What can be done with a group, as bits: read, delete, describe, describe and alter configs."""
 
 
 def group_index(ctx: Context, group_id: str) -> int:
-    """The partition that looks after a group."""
+    """The partition that looks after a group. An id has to fit into the entries of the log."""
+    if len(group_id) > SURELY_FITS and len(group_id.encode()) > MAX_ID_BYTES:
+        raise InvalidGroupId(f"a group's id has at most {MAX_ID_BYTES} bytes")
     return ctx.broker.coordinators.partition_of(GROUPS_TOPIC, group_id)
 
 
@@ -59,7 +65,8 @@ async def join_group(ctx: Context, req: JoinGroupRequest) -> JoinGroupResponse:
         index = group_index(ctx, req.group_id)
         response = await ctx.broker.groups.write(index, lambda shard: shard.join(req, client))
     except KafkaError as error:
-        response = JoinGroupResponse(error_code=error.code, leader="", member_id=req.member_id, members=[])
+        code = _code(error)
+        response = JoinGroupResponse(error_code=code, leader="", member_id=req.member_id, members=[])
     if response.protocol_name is None and ctx.version < 7:
         response.protocol_name = ""
     return response
@@ -73,7 +80,15 @@ async def sync_group(ctx: Context, req: SyncGroupRequest) -> SyncGroupResponse:
     if ctx.version >= 5 and None in (req.protocol_type, req.protocol_name):
         raise InconsistentGroupProtocol
     index = group_index(ctx, req.group_id)
-    return await ctx.broker.groups.write(index, lambda shard: shard.sync(req))
+    try:
+        return await ctx.broker.groups.write(index, lambda shard: shard.sync(req))
+    except KafkaError as error:
+        return SyncGroupResponse(error_code=_code(error), assignment=b"")
+
+
+def _code(error: KafkaError) -> int:
+    """A group that has become too large to be written down is nothing that its members can mend."""
+    return UnknownServerError.code if isinstance(error, RecordListTooLarge) else error.code
 
 
 @handles(HeartbeatRequest)

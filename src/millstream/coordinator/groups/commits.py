@@ -16,6 +16,7 @@ from millstream.coordinator.groups.consumer_group import ConsumerGroup
 from millstream.coordinator.groups.offset_format import (
     NO_EXPIRY,
     Committed,
+    fits,
     offset_entry,
     offset_tombstone,
 )
@@ -145,7 +146,7 @@ class Commits:
         for partition, offset, leader_epoch, metadata in commits:
             if errors and partition in errors:
                 continue
-            if len(metadata) > limit:
+            if len(metadata) > limit or not fits(metadata):
                 errors[partition] = OffsetMetadataTooLarge.code
             else:
                 entries.append(
