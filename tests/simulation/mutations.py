@@ -23,6 +23,9 @@ from millstream.storage.snapshots import Snapshots
 from tests.simulation.disk import SimDisk, SimFile
 from tests.simulation.files import Inode
 
+MUTATION_S = 30.0
+"""How long a broken broker runs with each seed."""
+
 Mutation = Callable[[], AbstractContextManager[None]]
 
 
@@ -130,31 +133,35 @@ def show_what_is_not_durable() -> AbstractContextManager[Any]:
     return patch.object(Partition, "read", read)
 
 
-MUTATIONS: dict[str, tuple[Mutation, str]] = {
-    mutation.__name__: (mutation, favourite)
-    for mutation, favourite in (
-        (acknowledge_before_writing, "kill"),
-        (acknowledge_before_fsync, "power_loss"),
-        (forget_the_folder, "power_loss"),
-        (ignore_failed_fsync, "failed_fsync"),
-        (stop_without_flushing, "clean_stop_then_power_loss"),
-        (trust_torn_bytes, "power_loss"),
-        (ignore_sequences, "lose_connections"),
-        (forget_producers, "kill_before_answers_arrive"),
-        (remember_one_batch, "kill_before_answers_arrive"),
-        (show_what_is_not_durable, "failed_fsync"),
+FLUSHED = {"flush.before.ack": "true"}
+ROLLING = {"flush.before.ack": "true", "internal.segment.bytes": "10000"}
+
+MUTATIONS: dict[str, tuple[Mutation, str, dict[str, str]]] = {
+    mutation.__name__: (mutation, favourite, configs)
+    for mutation, favourite, configs in (
+        (acknowledge_before_writing, "kill", {}),
+        (acknowledge_before_fsync, "power_loss", FLUSHED),
+        (forget_the_folder, "power_loss", FLUSHED),
+        (ignore_failed_fsync, "failed_fsync", FLUSHED),
+        (stop_without_flushing, "clean_stop_then_power_loss", {}),
+        (trust_torn_bytes, "power_loss", {}),
+        (ignore_sequences, "lose_connections", {}),
+        (forget_producers, "kill_before_answers_arrive", ROLLING),
+        (remember_one_batch, "kill_before_answers_arrive", ROLLING),
+        (show_what_is_not_durable, "failed_fsync", FLUSHED),
     )
 }
-"""Each with the fault that brings it to light soonest."""
+"""Each with the fault and the configuration of the topic that bring it to light soonest."""
 
 
 def seeds_until_caught(name: str, limit: int) -> int:
     """How many seeds it takes to notice a mutation; `limit` + 1 if that many do not."""
     from tests.simulation.one_broker import simulate
 
-    mutation, favourite = MUTATIONS[name]
+    mutation, favourite, configs = MUTATIONS[name]
     with mutation():
         for seed in range(limit):
-            if not simulate(seed, favourite=favourite).is_good:
+            outcome = simulate(seed, duration_s=MUTATION_S, favourite=favourite, configs=configs)
+            if not outcome.is_good:
                 return seed + 1
     return limit + 1

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 from tests.simulation.checker import Anomaly, check
@@ -28,6 +30,7 @@ PARTITIONS = 3
 DURATION_S = 60.0
 HEAL_S = 90.0
 MIN_ACKS = 1000
+NO_CONFIGS: Mapping[str, str] = MappingProxyType({})
 PRODUCERS = (
     PlainProducer,
     IdempotentProducer,
@@ -57,11 +60,19 @@ class Outcome:
 
 
 def simulate(
-    seed: int, *, duration_s: float = DURATION_S, trace_lines: int = 400, favourite: str = ""
+    seed: int,
+    *,
+    duration_s: float = DURATION_S,
+    trace_lines: int = 400,
+    favourite: str = "",
+    configs: Mapping[str, str] = NO_CONFIGS,
 ) -> Outcome:
-    """Run one seed whole. Never raises for what the broker did wrong: that is in the outcome."""
+    """Run one seed whole. Never raises for what the broker did wrong: that is in the outcome.
+
+    `favourite` is a fault to come often; `configs` are the topic's, in place of what the seed chose.
+    """
     world = World(seed, trace_lines=trace_lines)
-    run = _Run(world, duration_s, favourite)
+    run = _Run(world, duration_s, favourite, configs)
     outcome = Outcome(seed)
     try:
         world.run(run.main(), limit_s=duration_s + 10 * HEAL_S)
@@ -79,7 +90,7 @@ def simulate(
 
 
 class _Run:
-    def __init__(self, world: World, duration_s: float, favourite: str) -> None:
+    def __init__(self, world: World, duration_s: float, favourite: str, configs: Mapping[str, str]) -> None:
         self.world = world
         self.duration_s = duration_s
         self.favourite = favourite
@@ -97,6 +108,8 @@ class _Run:
             self.topic_configs["flush.messages"] = random.choice(("1", "7", "100"))
         if random.random() < 0.3:
             self.topic_configs["flush.ms"] = random.choice(("100", "3000"))
+        self.topic_configs.update(configs)
+        self.history.is_flushed_before_ack = self.topic_configs["flush.before.ack"] == "true"
         settings = {"log.flush.offset.checkpoint.interval.ms": random.choice(("1000", "5000", "60000"))}
         host = Host(world, self.network, "broker")
         log_dirs = random.choice((1, 2))

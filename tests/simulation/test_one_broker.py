@@ -19,8 +19,10 @@ from tests.simulation.one_broker import DURATION_S, MIN_ACKS, Outcome, simulate
 
 pytestmark = pytest.mark.timeout(900)
 
+pytestmark = pytest.mark.timeout(900)
+
 SEEDS = range(int(os.environ.get("MILLSTREAM_SEEDS", "30")))
-MUTATION_SEEDS = 20
+MUTATION_SEEDS = 30
 
 
 @pytest.fixture(scope="module")
