@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 KEPT_BYTES = 64 * 1024 * 1024
 LARGE_BYTES = 32 * 1024 * 1024
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's numbers
+QUIET_SECONDS = 3.0
 COLLECT_EVERY = 10_000
 """Objects made between two looks of the garbage collector at the youngest ones."""
 
@@ -196,6 +197,24 @@ def _open_many_files() -> None:
             return  # some systems refuse what they say is allowed
 
 
+async def _give_memory_back(broker: Broker) -> None:
+    """Once a broker has grown quiet, what was kept for its large reads goes back to the system."""
+    import ctypes
+
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError):
+        return  # not glibc
+    read_bytes = trimmed_at = 0.0
+    while True:
+        await asyncio.sleep(QUIET_SECONDS)
+        now_bytes = sum(counter.value for _, counter in broker.metrics.bytes_out.members())
+        if now_bytes == read_bytes != trimmed_at:
+            await asyncio.get_running_loop().run_in_executor(None, trim, 0)
+            trimmed_at = now_bytes
+        read_bytes = now_bytes
+
+
 def _quiet_collector() -> None:
     """What a started broker holds stays: the garbage collector need not look at it ever again."""
     gc.freeze()
@@ -225,7 +244,9 @@ async def _serve(config: BrokerConfig) -> int:
         raise MillstreamError(f"{error}, with --data DIR") from error
     try:
         click.echo(f"Millstream is ready on {_where(broker)}, with its data in {', '.join(config.log_dirs)}")
+        trimming = loop.create_task(_give_memory_back(broker))
         await stop.wait()
+        trimming.cancel()
     finally:
         # From here on a second signal does what it does to any program.
         for number in signals:
