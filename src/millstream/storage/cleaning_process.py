@@ -72,6 +72,7 @@ class CleaningProcess:
             env={**os.environ, "PYTHONPATH": path},
             process_group=0,
         )
+        os.setpriority(os.PRIO_PROCESS, self._process.pid, LOWEST_PRIORITY)
 
     @property
     def pid(self) -> int:
@@ -120,7 +121,6 @@ class CleaningProcess:
 
 def serve(source: IO[bytes], target: IO[bytes]) -> None:
     """The child's end: do what comes in, until the input ends."""
-    os.nice(LOWEST_PRIORITY)
     commands: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_listen, args=(source, commands), daemon=True).start()
     disk = OsDisk()
