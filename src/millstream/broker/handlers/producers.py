@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from millstream.broker.handlers.transactions import code_for, transaction_index, with_producer_id
 from millstream.broker.router import Context, handles
 from millstream.coordinator.shard import Producer
@@ -32,13 +34,14 @@ async def init_producer_id(ctx: Context, req: InitProducerIdRequest) -> InitProd
     transactional_id = req.transactional_id
     try:
         expected = _expected(req)
-        producer = await with_producer_id(
+        answer = with_producer_id(
             ctx,
             transaction_index(ctx, transactional_id),
             lambda shard, new_producer_id: shard.init_producer_id(
                 transactional_id, req.transaction_timeout_ms, expected, new_producer_id
             ),
         )
+        producer = await answer if isinstance(answer, Awaitable) else answer
         if producer is None:
             raise ConcurrentTransactions
     except KafkaError as error:

@@ -32,6 +32,7 @@ from millstream.protocol.messages import (
     WriteTxnMarkersResponse,
 )
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 PartitionResult = AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
@@ -52,16 +53,48 @@ def transaction_index(ctx: Context, transactional_id: str) -> int:
     return ctx.broker.coordinators.partition_of(TRANSACTIONS_TOPIC, transactional_id)
 
 
-async def with_producer_id(
+def with_producer_id(
     ctx: Context, index: int, work: Callable[[TransactionShard, int | None], Result[T]]
-) -> T:
+) -> T | Awaitable[T]:
     """Do an operation that may need a new producer id."""
     runtime = ctx.broker.transactions
     try:
-        return await runtime.write(index, lambda shard: work(shard, None))
+        return runtime.write_now(index, lambda shard: work(shard, None))
     except ProducerIdNeeded:
-        new_producer_id = await ctx.broker.producer_ids.next()
-        return await runtime.write(index, lambda shard: work(shard, new_producer_id))
+        return _with_new_id(ctx, index, work)
+
+
+async def _with_new_id(
+    ctx: Context, index: int, work: Callable[[TransactionShard, int | None], Result[T]]
+) -> T:
+    new_producer_id = await ctx.broker.producer_ids.next()
+    return await ctx.broker.transactions.write(index, lambda shard: work(shard, new_producer_id))
+
+
+def answer(
+    ask: Callable[[], T | Awaitable[T]], respond: Callable[[T], R], refuse: Callable[[KafkaError], R]
+) -> R | Awaitable[R]:
+    """A response to what `ask` finds or refuses: at once, unless there is something to wait for."""
+    try:
+        outcome = ask()
+    except KafkaError as error:
+        return refuse(error)
+    if isinstance(outcome, Awaitable):
+        return _answer_later(outcome, respond, refuse)
+    return respond(outcome)
+
+
+async def _answer_later(
+    outcome: Awaitable[T], respond: Callable[[T], R], refuse: Callable[[KafkaError], R]
+) -> R:
+    try:
+        return respond(await outcome)
+    except KafkaError as error:
+        return refuse(error)
+
+
+async def _then(outcome: Awaitable[T], respond: Callable[[T], R]) -> R:
+    return respond(await outcome)
 
 
 def code_for(error: KafkaError, version: int, fenced_since: int = FENCED_SINCE) -> int:
@@ -72,22 +105,33 @@ def code_for(error: KafkaError, version: int, fenced_since: int = FENCED_SINCE) 
 
 
 @handles(AddPartitionsToTxnRequest)
-async def add_partitions_to_txn(ctx: Context, req: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+def add_partitions_to_txn(
+    ctx: Context, req: AddPartitionsToTxnRequest
+) -> AddPartitionsToTxnResponse | Awaitable[AddPartitionsToTxnResponse]:
     """v2 PRODUCER_FENCED; v3 flexible; v4 many transactions, and a mere verification, between brokers
     (KIP-890); v5 TRANSACTION_ABORTABLE.
     """
-    if ctx.version < BROKERS_SINCE:
-        producer = Producer(req.v3_and_below_producer_id, req.v3_and_below_producer_epoch)
-        topics = req.v3_and_below_topics
-        codes = await _add(ctx, req.v3_and_below_transactional_id, producer, topics, OLD)
+    if ctx.version >= BROKERS_SINCE:
+        return _add_for_brokers(ctx, req)
+    producer = Producer(req.v3_and_below_producer_id, req.v3_and_below_producer_epoch)
+    topics = req.v3_and_below_topics
+
+    def respond(codes: Codes) -> AddPartitionsToTxnResponse:
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(topics, codes))
+
+    added = _add(ctx, req.v3_and_below_transactional_id, producer, topics, OLD)
+    return respond(added) if isinstance(added, dict) else _then(added, respond)
+
+
+async def _add_for_brokers(ctx: Context, req: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
     response = AddPartitionsToTxnResponse(results_by_transaction=[])
     for each in req.transactions:
         producer = Producer(each.producer_id, each.producer_epoch)
         if each.verify_only:
             codes = await _verify(ctx, each.transactional_id, producer, each.topics)
         else:
-            codes = await _add(ctx, each.transactional_id, producer, each.topics, BUMPING)
+            added = _add(ctx, each.transactional_id, producer, each.topics, BUMPING)
+            codes = added if isinstance(added, dict) else await added
         response.results_by_transaction.append(
             AddPartitionsToTxnResponse.AddPartitionsToTxnResult(
                 transactional_id=each.transactional_id, topic_results=_results(each.topics, codes)
@@ -99,23 +143,23 @@ async def add_partitions_to_txn(ctx: Context, req: AddPartitionsToTxnRequest) ->
 Codes = dict[TopicPartition, int]
 
 
-async def _add(
+def _add(
     ctx: Context, transactional_id: str, producer: Producer, topics: Topics, version: int
-) -> Codes:
-    """Add all partitions, or none if one does not exist."""
+) -> Codes | Awaitable[Codes]:
+    """Add all partitions, or none if one does not exist; the code of each."""
     names = list(_names(topics))
     missing = {name for name in names if not _exists(ctx, name)}
     if missing:
         codes = dict.fromkeys(names, OperationNotAttempted.code)
         return codes | dict.fromkeys(missing, UnknownTopicOrPartition.code)
-    try:
-        await ctx.broker.transactions.write(
+    return answer(
+        lambda: ctx.broker.transactions.write_now(
             transaction_index(ctx, transactional_id),
             lambda shard: shard.add_partitions(transactional_id, producer, names, version),
-        )
-    except KafkaError as error:
-        return dict.fromkeys(names, code_for(error, ctx.version))
-    return dict.fromkeys(names, 0)
+        ),
+        lambda _: dict.fromkeys(names, 0),
+        lambda error: dict.fromkeys(names, code_for(error, ctx.version)),
+    )
 
 
 async def _verify(ctx: Context, transactional_id: str, producer: Producer, topics: Topics) -> Codes:
@@ -178,24 +222,24 @@ async def add_offsets_to_txn(ctx: Context, req: AddOffsetsToTxnRequest) -> AddOf
 
 
 @handles(EndTxnRequest)
-async def end_txn(ctx: Context, req: EndTxnRequest) -> EndTxnResponse:
+def end_txn(ctx: Context, req: EndTxnRequest) -> EndTxnResponse | Awaitable[EndTxnResponse]:
     """v2 PRODUCER_FENCED; v3 flexible; v4 TRANSACTION_ABORTABLE; v5 a new epoch with each end (KIP-890).
 
     Answered when the decision is committed; the partitions learn of it right after.
     """
     producer = Producer(req.producer_id, req.producer_epoch)
     version = BUMPING if ctx.version >= END_BUMPS_SINCE else OLD
-    try:
-        following = await with_producer_id(
+    return answer(
+        lambda: with_producer_id(
             ctx,
             transaction_index(ctx, req.transactional_id),
             lambda shard, new_producer_id: shard.end(
                 req.transactional_id, producer, req.committed, version, new_producer_id
             ),
-        )
-    except KafkaError as error:
-        return EndTxnResponse(error_code=code_for(error, ctx.version))
-    return EndTxnResponse(producer_id=following.producer_id, producer_epoch=following.epoch)
+        ),
+        lambda following: EndTxnResponse(producer_id=following.producer_id, producer_epoch=following.epoch),
+        lambda error: EndTxnResponse(error_code=code_for(error, ctx.version)),
+    )
 
 
 @handles(WriteTxnMarkersRequest)

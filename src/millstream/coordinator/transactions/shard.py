@@ -63,6 +63,7 @@ class TransactionShard:
         self._transactions: dict[str, Transaction] = {}
         self._ongoing: dict[str, None] = {}
         self._bumps: dict[str, _Bump] = {}
+        self._made: tuple[Entry, Transaction] | None = None
         self._settings = settings
         self._clock = clock
         self._on_prepared = on_prepared
@@ -105,7 +106,7 @@ class TransactionShard:
         if found.is_prepared:
             raise ConcurrentTransactions
         if found.status is Status.ONGOING:
-            return Result(None, [found.fenced(now_ms).to_entry()])
+            return Result(None, [self._entry(found.fenced(now_ms))])
         if expected is not None and expected.epoch != found.epoch:
             return Result(Producer(found.producer_id, found.epoch))  # asked for again
         if is_exhausted(found.epoch):
@@ -136,7 +137,7 @@ class TransactionShard:
             self._bumps[begun.transactional_id] = _Bump(begun.producer_id, begun.epoch, before)
         else:
             self._bumps.pop(begun.transactional_id, None)
-        return Result(Producer(begun.producer_id, begun.epoch), [begun.to_entry()])
+        return Result(Producer(begun.producer_id, begun.epoch), [self._entry(begun)])
 
     # A transaction grows
 
@@ -148,7 +149,7 @@ class TransactionShard:
         added = frozenset(partitions)
         if found.status is Status.ONGOING and added <= found.partitions:
             return Result(None)
-        return Result(None, [found.with_partitions(added, version, self._clock.now_ms()).to_entry()])
+        return Result(None, [self._entry(found.with_partitions(added, version, self._clock.now_ms()))])
 
     def verify_partition(self, transactional_id: str, producer: Producer, partition: TopicPartition) -> None:
         """Raise unless the partition is part of the producer's transaction now."""
@@ -187,7 +188,8 @@ class TransactionShard:
         if found.epoch != producer.epoch:
             raise ProducerFenced
         if found.status is Status.ONGOING:
-            return Result(producer, [found.prepared(is_commit, version, self._clock.now_ms()).to_entry()])
+            prepared = found.prepared(is_commit, version, self._clock.now_ms())
+            return Result(producer, [self._entry(prepared)])
         if found.status is Status.EMPTY or found.is_commit != is_commit:
             raise _wrong_end(found, is_commit)
         if found.is_prepared:
@@ -213,18 +215,31 @@ class TransactionShard:
             raise _wrong_end(found, is_commit)
         next_producer_id = _needed(new_producer_id) if is_exhausted(found.epoch) else NO_PRODUCER_ID
         prepared = found.prepared(is_commit, BUMPING, self._clock.now_ms(), next_producer_id)
-        following = prepared.completed(prepared.updated_ms)
-        return Result(Producer(following.producer_id, following.epoch), [prepared.to_entry()])
+        following = Producer(prepared.producer_id, prepared.epoch)
+        if next_producer_id != NO_PRODUCER_ID:
+            following = Producer(next_producer_id, 0)
+        return Result(following, [self._entry(prepared)])
 
     def complete(self, prepared: Transaction) -> Result[None]:
         """All partitions have the marker of a transaction that was prepared."""
         if self._transactions.get(prepared.transactional_id) != prepared:
             return Result(None)  # it was completed by somebody else
-        return Result(None, [prepared.completed(self._clock.now_ms()).to_entry()])
+        return Result(None, [self._entry(prepared.completed(self._clock.now_ms()))])
+
+    def _entry(self, transaction: Transaction) -> Entry:
+        """What sets a transaction in the log. It is kept, to be replayed without being read again."""
+        entry = transaction.to_entry()
+        self._made = entry, transaction
+        return entry
 
     # The runtime's part
 
     def replay(self, entry: Entry, producer: Producer | None, offset: int) -> None:
+        made = self._made
+        if made is not None and entry is made[0]:
+            self._made = None
+            self._take(made[1])
+            return
         try:
             if number_of(entry.key) not in TransactionLogKey.types:
                 return
@@ -234,10 +249,12 @@ class TransactionShard:
                 self._ongoing.pop(transactional_id, None)
                 self._bumps.pop(transactional_id, None)
                 return
-            replayed = read_transaction(transactional_id, read_value(TransactionLogValue, entry.value))
+            self._take(read_transaction(transactional_id, read_value(TransactionLogValue, entry.value)))
         except (ProtocolError, ValueError) as error:
             log.warning("an entry at offset %d is passed over: %s", offset, error)
-            return
+
+    def _take(self, replayed: Transaction) -> None:
+        transactional_id = replayed.transactional_id
         self._transactions[transactional_id] = replayed
         if replayed.status is Status.ONGOING:
             self._ongoing[transactional_id] = None

@@ -17,8 +17,8 @@ A value is never changed: each step makes another one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import NamedTuple
 
 from millstream.coordinator.entry_format import entry
 from millstream.coordinator.shard import Entry
@@ -65,8 +65,7 @@ def is_exhausted(epoch: int) -> bool:
     return epoch >= MAX_EPOCH - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
+class Transaction(NamedTuple):
     """One transactional id at one moment, as the log says."""
 
     transactional_id: str
@@ -101,8 +100,7 @@ class Transaction:
         self, epoch: int, timeout_ms: int, now_ms: int, producer_id: int | None = None
     ) -> Transaction:
         """A producer has come, with another epoch, and perhaps another id."""
-        return replace(
-            self,
+        return self._replace(
             producer_id=self.producer_id if producer_id is None else producer_id,
             previous_producer_id=self.producer_id,
             epoch=epoch,
@@ -118,8 +116,7 @@ class Transaction:
     ) -> Transaction:
         """Partitions have joined the transaction, which begins with the first."""
         is_begun = self.status is Status.ONGOING
-        return replace(
-            self,
+        return self._replace(
             previous_producer_id=self.producer_id,
             status=Status.ONGOING,
             partitions=self.partitions | partitions,
@@ -132,8 +129,7 @@ class Transaction:
         self, is_commit: bool, version: int, now_ms: int, next_producer_id: int = NO_PRODUCER_ID
     ) -> Transaction:
         """Its producer has decided."""
-        return replace(
-            self,
+        return self._replace(
             previous_producer_id=self.producer_id,
             next_producer_id=next_producer_id,
             epoch=self.epoch + 1 if version >= BUMPING else self.epoch,
@@ -145,8 +141,7 @@ class Transaction:
 
     def fenced(self, now_ms: int) -> Transaction:
         """Aborted without its producer, which can do nothing more with the epoch it has."""
-        return replace(
-            self,
+        return self._replace(
             previous_producer_id=self.producer_id,
             epoch=min(self.epoch + 2, MAX_EPOCH),
             status=Status.PREPARE_ABORT,
@@ -157,8 +152,7 @@ class Transaction:
     def completed(self, now_ms: int) -> Transaction:
         """All partitions know how it ended."""
         is_rotated = self.next_producer_id != NO_PRODUCER_ID
-        return replace(
-            self,
+        return self._replace(
             previous_producer_id=self.producer_id,
             producer_id=self.next_producer_id if is_rotated else self.producer_id,
             next_producer_id=NO_PRODUCER_ID,
