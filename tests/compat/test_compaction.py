@@ -24,6 +24,7 @@ from tests.wire import Wire, produce
 
 PATIENCE_S = 40.0
 EAGER = {"log_cleaner_backoff_ms": "50", "log_segment_delete_delay_ms": "0"}
+WRITTEN_MS = 1_700_000_000_000
 DUMPER = "org.apache.kafka.tools.DumpLogSegments"
 COMPLAINTS = re.compile(
     r"mismatch|out of order|invalid|non-?consecutive|isvalid: false|corrupt|exception", re.IGNORECASE
@@ -138,13 +139,73 @@ def test_kafka_keeps_the_same_batches_of_the_same_log(
         with Wire(bootstrap) as wire:
             for sent in batches:
                 assert produce(wire, "same", bytearray(sent)).error_code == 0
-        begin_compaction(bootstrap)
+        set_policy(bootstrap, "compact")  # now that all is written, so that both do it in one round
         outcomes.append(compacted(data))
     (theirs, their_records), (ours, our_records) = outcomes
     assert our_records == their_records
     assert ours == theirs
     assert any(not count for _, _, count, *_ in ours)
     assert len(our_records) < sum(len(decode_records(one)) for one in batches) / 3
+
+
+@pytest.mark.java
+@pytest.mark.usefixtures("quick_java")
+def test_kafka_keeps_the_same_batches_of_the_same_transactions(
+    kafka: KafkaBroker, broker_process: Callable[..., BrokerProcess]
+) -> None:
+    """Three rounds on both: records of aborted transactions go, then their markers get a horizon, then go."""
+    broker = broker_process(log_cleaner_min_cleanable_ratio="0.01", **EAGER).start()
+    outcomes = []
+    for bootstrap, data in ((kafka.bootstrap, kafka.data), (broker.bootstrap, broker.data)):
+        create_topic(
+            bootstrap,
+            "same",
+            segment_bytes=str(1 << 20),
+            file_delete_delay_ms="0",
+            delete_retention_ms="0",
+            retention_ms="-1",
+        )
+        transact(bootstrap, 40)
+        rounds = []
+        for number in range(3):
+            fill_segment(bootstrap, number)
+            set_policy(bootstrap, "compact")
+            headers, records = compacted(data)
+            rounds.append(([header[:4] + header[5:6] + header[9:] for header in headers], records))
+            set_policy(bootstrap, "delete")
+        outcomes.append(rounds)
+    for theirs, ours in zip(*outcomes, strict=True):
+        assert [(one.offset, one.key) for one in ours[1]] == [(one.offset, one.key) for one in theirs[1]]
+        assert ours[0] == theirs[0]
+    markers = [sum(header[-1] is True for header in headers) for headers, _ in outcomes[1]]
+    assert markers[0] == markers[1] == 80
+    assert 0 < markers[2] < 40
+
+
+def transact(bootstrap: str, count: int) -> None:
+    """Transactions of one producer and then of another, every third one aborted, on few keys."""
+    for which in range(2):
+        producer = RdProducer(
+            {"bootstrap.servers": bootstrap, "linger.ms": 1000, "transactional.id": f"same-{which}"}
+        )
+        producer.init_transactions(PATIENCE_S)
+        for number in range(count):
+            producer.begin_transaction()
+            for key in range(number % 4 + 1):
+                producer.produce("same", b"%d" % number, b"%d-%d" % (which, key), timestamp=WRITTEN_MS)
+            assert producer.flush(PATIENCE_S) == 0
+            if number % 3:
+                producer.commit_transaction(PATIENCE_S)
+            else:
+                producer.abort_transaction(PATIENCE_S)
+
+
+def fill_segment(bootstrap: str, number: int) -> None:
+    """Write until another segment is the active one."""
+    with Wire(bootstrap) as wire:
+        for part in range(3):
+            record = Record(key=b"filler %d" % part, value=bytes([number]) * 700_000, timestamp=WRITTEN_MS)
+            assert produce(wire, "same", encode_batch([record])).error_code == 0
 
 
 def mixture() -> Iterator[bytes]:
@@ -180,10 +241,9 @@ def mixture() -> Iterator[bytes]:
         )
 
 
-def begin_compaction(bootstrap: str) -> None:
-    """Now that all is written: both do it in one round."""
-    policy = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
-    topic = ConfigResource(ResourceType.TOPIC, "same", incremental_configs=[policy])
+def set_policy(bootstrap: str, policy: str) -> None:
+    entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
+    topic = ConfigResource(ResourceType.TOPIC, "same", incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for done in admin.incremental_alter_configs([topic]).values():
         done.result(PATIENCE_S)
@@ -221,4 +281,5 @@ def described(header: BatchHeader) -> tuple[object, ...]:
         header.producer_id,
         header.producer_epoch,
         header.base_sequence,
+        header.is_control,
     )

@@ -113,6 +113,20 @@ def test_large_batches_are_compacted_too(ledger: Ledger, codec: Codec) -> None:
     assert offsets(ledger) == [*range(2000, 2007), *range(2008, 4001)]
 
 
+def test_a_large_batch_may_be_the_last_of_its_segment(ledger: Ledger) -> None:
+    for number in range(3):
+        ledger.append((b"small", b"x"))
+        ledger.append((b"%d" % number, bytes(700_000)))
+        ledger.log.roll()
+    ledger.clean()
+    for segment in list(ledger.log.segments)[:-1]:
+        assert segment.size == ledger.disk.size(segment.path)
+        assert len(segment.index) == ledger.disk.size(segment.path.replace(".log", ".index")) // 8
+    dirty(ledger)
+    ledger.clean()
+    assert as_table(ledger.read()) == ledger.table()
+
+
 def test_log_append_times_stay(ledger: Ledger) -> None:
     records = [Record(key=key, value=value, timestamp=5) for key, value in ((b"a", b"1"), (b"b", None))]
     for key in (b"a", b"z"):

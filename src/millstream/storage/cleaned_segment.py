@@ -23,7 +23,6 @@ class CleanedSegment:
 
     def __init__(self, disk: Disk, folder: str, base_offset: int) -> None:
         self.base_offset = base_offset
-        self.size = 0
         self._disk = disk
         self._stem = f"{folder}/{base_offset:020d}"
         self._unsynced_bytes = 0
@@ -38,15 +37,13 @@ class CleanedSegment:
 
     def write(self, batches: BatchFilter) -> int:
         """Write what a filter has put out; how many bytes of records that were."""
-        written = 0
-        outputs = zip((names.LOG, names.INDEX, names.TIME_INDEX), batches.output(), strict=True)
-        for suffix, data in outputs:
+        outputs = batches.output()
+        for suffix, data in zip((names.LOG, names.INDEX, names.TIME_INDEX), outputs, strict=True):
             if data:
                 self._files[suffix].append(data)
-                written = written or len(data)
         batches.taken()
-        self._wrote(written)
-        return written
+        self._wrote(len(outputs[0]))
+        return len(outputs[0])
 
     def write_batch(self, batch: Buffer) -> None:
         """Write a batch that is too large for the filter's output."""
@@ -58,7 +55,6 @@ class CleanedSegment:
         self._files[names.TRANSACTION_INDEX].append(encode_entry(aborted))
 
     def _wrote(self, count: int) -> None:
-        self.size += count
         self._unsynced_bytes += count
         if self._unsynced_bytes >= _SYNC_BYTES:
             self._files[names.LOG].fsync()

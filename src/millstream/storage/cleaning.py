@@ -93,7 +93,7 @@ class Cleaning:
             cleaned.close()
         yield Rewritten(
             group[0],
-            cleaned.size,
+            batches.size,
             batches.max_timestamp,
             batches.max_timestamp_offset,
             batches.records_read - records_read,
