@@ -71,7 +71,6 @@ TRANSACTION_KEYS = (
         5 * 1024 * 1024,
         "How many bytes are read at a time when the state of transactions is loaded.",
         at_least(1),
-        idle="it is read two megabytes at a time",
     ),
     ConfigKey(
         "transaction.state.log.min.isr",

@@ -194,22 +194,27 @@ def tombstone(transactional_id: str) -> Entry:
     return entry(TransactionLogKey(transactional_id=transactional_id), None)
 
 
+_STATUSES = tuple(Status)
+_NOWHERE: frozenset[TopicPartition] = frozenset()
+
+
 def read_transaction(transactional_id: str, value: TransactionLogValue) -> Transaction:
-    """The transaction that the log holds under an id."""
+    """The transaction that the log holds under an id; ValueError if it is in no state that is known."""
+    if not 0 <= value.transaction_status < len(_STATUSES):
+        raise ValueError(f"there is no state {value.transaction_status} of transactions")
+    topics = value.transaction_partitions
     return Transaction(
-        transactional_id=transactional_id,
-        producer_id=value.producer_id,
-        previous_producer_id=value.previous_producer_id,
-        next_producer_id=value.next_producer_id,
-        epoch=value.producer_epoch,
-        timeout_ms=value.transaction_timeout_ms,
-        status=Status(value.transaction_status),
-        partitions=frozenset(
-            TopicPartition(each.topic, index)
-            for each in value.transaction_partitions or ()
-            for index in each.partition_ids
-        ),
-        started_ms=value.transaction_start_timestamp_ms,
-        updated_ms=value.transaction_last_update_timestamp_ms,
-        version=value.client_transaction_version,
+        transactional_id,
+        value.producer_id,
+        value.producer_epoch,
+        value.transaction_timeout_ms,
+        _STATUSES[value.transaction_status],
+        value.transaction_last_update_timestamp_ms,
+        frozenset(TopicPartition(each.topic, index) for each in topics for index in each.partition_ids)
+        if topics
+        else _NOWHERE,
+        value.transaction_start_timestamp_ms,
+        value.previous_producer_id,
+        value.next_producer_id,
+        value.client_transaction_version,
     )

@@ -1,0 +1,336 @@
+"""From a decision to its markers, in a real broker: in order, again after failures, and after restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream.broker.coordinators import GROUPS_TOPIC, TRANSACTIONS_TOPIC
+from millstream.broker.server import Broker
+from millstream.cluster.partition import ALL, Partition
+from millstream.config.broker import BrokerConfig
+from millstream.controller.topics import NewTopic
+from millstream.coordinator.groups.commits import Caller, Commit
+from millstream.coordinator.shard import Producer
+from millstream.coordinator.transactions.transaction import BUMPING, OLD, Status, Transaction
+from millstream.errors import ConcurrentTransactions, NotEnoughReplicas
+from millstream.model import TopicPartition
+from millstream.protocol.batch import decode_marker, decode_records, encode_batch, read_header
+from millstream.protocol.record import Record
+from tests.wire import batches
+
+TOPIC = TopicPartition("t", 0)
+GROUP = "group"
+PATIENCE_S = 20.0
+
+
+class Case:
+    """A broker with one topic, and one transactional producer on it."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.index = 0
+        self.producer = Producer(-1, -1)
+
+    async def prepare(self) -> None:
+        """Make what is missing, and wait until the coordinators are in service."""
+        broker = self.broker
+        if TOPIC.topic not in broker.metadata.topics:
+            await broker.controller.create_topic(NewTopic(TOPIC.topic, 1, 1))
+        for topic in (TRANSACTIONS_TOPIC, GROUPS_TOPIC):
+            await broker.coordinators.topic(topic)
+        self.index = broker.coordinators.partition_of(TRANSACTIONS_TOPIC, "x")
+        await until(lambda: broker.transactions.is_active(self.index))
+        await until(lambda: broker.groups.is_active(self.group_index))
+
+    @property
+    def group_index(self) -> int:
+        return self.broker.coordinators.partition_of(GROUPS_TOPIC, GROUP)
+
+    @property
+    def partition(self) -> Partition:
+        return self.broker.replicas.leader(*TOPIC)
+
+    @property
+    def coordinator(self) -> Partition:
+        return self.broker.replicas.leader(TRANSACTIONS_TOPIC, self.index)
+
+    @property
+    def transaction(self) -> Transaction:
+        found = next(each for shard in self.broker.transactions for each in shard)
+        assert found.transactional_id == "x"
+        return found
+
+    async def init(self) -> None:
+        made = await self.broker.transactions.write(
+            self.index, lambda shard: shard.init_producer_id("x", 60_000, None, 5)
+        )
+        assert made is not None
+        self.producer = made
+
+    async def send(self, value: bytes, version: int = 12, sequence: int = 0) -> None:
+        data = encode_batch(
+            [Record(value, None, (), self.broker.clock.now_ms())],
+            producer_id=self.producer.producer_id,
+            producer_epoch=self.producer.epoch,
+            base_sequence=sequence,
+            is_transactional=True,
+        )
+        appended = self.partition.append(data, ALL, version, "x")
+        if isinstance(appended, asyncio.Future):
+            await appended
+
+    async def end(self, *, is_commit: bool = True, version: int = BUMPING) -> None:
+        self.producer = await self.broker.transactions.write(
+            self.index, lambda shard: shard.end("x", self.producer, is_commit, version)
+        )
+
+    def log(self) -> list[bytes | bool]:
+        """The values in the partition, and the ends: True for a commit."""
+        found = self.partition.log.read(0, 1 << 20)
+        entries: list[bytes | bool] = []
+        for one in batches(found.data):
+            records = decode_records(one, include_control=True)
+            if read_header(one).is_control:
+                marker = decode_marker(records[0])
+                assert marker is not None
+                entries.append(marker.is_commit)
+            else:
+                entries += [record.value or b"" for record in records]
+        return entries
+
+    async def completed(self) -> None:
+        await until(lambda: self.transaction.is_complete)
+
+
+async def until(claim: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not claim():
+            await asyncio.sleep(0.002)
+
+
+@asynccontextmanager
+async def running(folder: Path, **options: str) -> AsyncIterator[Case]:
+    values = {
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "log.dirs": str(folder),
+        "transaction.state.log.num.partitions": "3",
+        "offsets.topic.num.partitions": "3",
+    }
+    broker = Broker(BrokerConfig(values | {key.replace("_", "."): value for key, value in options.items()}))
+    async with broker:
+        case = Case(broker)
+        await case.prepare()
+        yield case
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(test, 60))
+
+
+def do_not_end(case: Case, patch: pytest.MonkeyPatch) -> None:
+    """Let decisions be made and nothing follow from them, as if the broker died right then."""
+    patch.setattr(case.broker.transaction_markers, "prepared", lambda *_: None)
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_the_end_follows_the_decision(tmp_path: Path, is_commit: bool) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as case:
+            await case.init()
+            await case.send(b"x")
+            await case.end(is_commit=is_commit)
+            assert case.transaction.is_prepared  # it is answered before the markers are written
+            await case.completed()
+            assert case.log() == [b"x", is_commit]
+
+    run(test())
+
+
+def test_no_marker_leaves_before_the_decision_is_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with running(tmp_path, log_flush_before_ack="true") as case:
+            await case.init()
+            await case.send(b"x")
+            log, let_go = case.coordinator.log, threading.Event()
+            flush = log.flush
+
+            def held() -> int:
+                assert let_go.wait(PATIENCE_S)
+                return flush()
+
+            monkeypatch.setattr(log, "flush", held)
+            ending = asyncio.ensure_future(case.end())
+            await asyncio.sleep(0.3)
+            assert case.transaction.status is Status.PREPARE_COMMIT
+            assert not ending.done()
+            assert case.log() == [b"x"]
+            let_go.set()
+            await ending
+            await case.completed()
+            assert case.log() == [b"x", True]
+
+    run(test())
+
+
+@pytest.mark.parametrize("version", [OLD, BUMPING])
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_a_decision_found_in_the_log_is_carried_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, is_commit: bool
+) -> None:
+    async def decide() -> None:
+        async with running(tmp_path) as case:
+            do_not_end(case, monkeypatch)
+            await case.init()
+            if version == OLD:
+                await case.broker.transactions.write(
+                    case.index, lambda shard: shard.add_partitions("x", case.producer, (TOPIC,), OLD)
+                )
+            await case.send(b"x", version=10 if version == OLD else 12)
+            await case.end(is_commit=is_commit, version=version)
+
+    async def find() -> None:
+        async with running(tmp_path) as case:
+            await case.completed()
+            assert case.log() == [b"x", is_commit]
+            assert case.transaction.is_commit is is_commit
+            # Once more, by another leader of the coordinator's partition: there is nothing left to do.
+            case.broker.coordinators.lead(case.coordinator)
+            await until(lambda: case.broker.transactions.is_active(case.index))
+            await asyncio.sleep(0.05)
+            assert case.log() == [b"x", is_commit]
+
+    run(decide())
+    run(find())
+
+
+def test_markers_that_were_written_are_written_again_without_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker died after the markers and before it could note that."""
+
+    async def decide() -> None:
+        async with running(tmp_path) as case:
+            await case.init()
+            await case.send(b"x")
+            patched = pytest.MonkeyPatch()
+            shard = next(each for each in case.broker.transactions if each.get("x"))
+            patched.setattr(shard, "complete", refuse)
+            await case.end()
+            await until(lambda: case.log() == [b"x", True])
+            assert case.transaction.is_prepared
+
+    def refuse(_: Transaction) -> None:
+        raise NotEnoughReplicas
+
+    async def find() -> None:
+        async with running(tmp_path) as case:
+            await case.completed()
+            assert case.log() == [b"x", True, True]
+            assert case.partition.last_stable_offset == 3
+            case.producer = Producer(case.transaction.producer_id, case.transaction.epoch)
+            await case.send(b"y")
+            await case.end(is_commit=False)
+            await case.completed()
+            assert case.log() == [b"x", True, True, b"y", False]
+
+    run(decide())
+    run(find())
+
+
+def test_a_partition_that_cannot_be_written_to_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as case:
+            await case.init()
+            await case.send(b"x")
+            tries = 0
+            append = case.partition.append_internal
+
+            def refused(*args: Any, **options: Any) -> Any:
+                nonlocal tries
+                tries += 1
+                if tries < 4:
+                    raise NotEnoughReplicas
+                return append(*args, **options)
+
+            monkeypatch.setattr(case.partition, "append_internal", refused)
+            await case.end()
+            await until(lambda: tries > 1)
+            with pytest.raises(ConcurrentTransactions):
+                await case.init()
+            await case.completed()
+            assert tries == 4
+            assert case.log() == [b"x", True]
+
+    run(test())
+
+
+def test_a_topic_that_is_deleted_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as case:
+            topic = await case.broker.controller.create_topic(NewTopic("gone", 1, 1))
+            await case.init()
+            await case.send(b"x")
+            gone = TopicPartition("gone", 0)
+            await case.broker.transactions.write(
+                case.index, lambda shard: shard.add_partitions("x", case.producer, (gone,), BUMPING)
+            )
+            await case.broker.controller.delete_topic(topic)
+            await case.end()
+            await case.completed()
+            assert case.log() == [b"x", True]
+
+    run(test())
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_offsets_are_decided_with_the_transaction(tmp_path: Path, is_commit: bool) -> None:
+    """The marker is in the log of the offsets before the group's positions move."""
+
+    async def test() -> None:
+        async with running(tmp_path) as case:
+            await case.init()
+            groups, index = case.broker.groups, case.group_index
+            commit = Commit(TOPIC, 7, -1, "")
+            await case.broker.transaction_admission.commit_offsets(
+                "x",
+                case.producer,
+                index,
+                5,
+                lambda: groups.write(
+                    index,
+                    lambda shard: shard.commits.commit_in_transaction(
+                        GROUP, Caller(), case.producer, [commit]
+                    ),
+                ),
+            )
+            assert case.transaction.partitions == {TopicPartition(GROUPS_TOPIC, index)}
+            assert await groups.read(index, lambda shard: shard.commits.is_unstable(GROUP, TOPIC))
+            await case.end(is_commit=is_commit)
+            await case.completed()
+            assert not await groups.read(index, lambda shard: shard.commits.is_unstable(GROUP, TOPIC))
+            found = await groups.read(index, lambda shard: shard.commits.committed(GROUP, TOPIC))
+            assert (found.offset if found else None) == (7 if is_commit else None)
+            offsets = case.broker.replicas.leader(GROUPS_TOPIC, index)
+            assert offsets.last_stable_offset == offsets.log.end_offset == 2
+
+    run(test())
+    run(reloaded(tmp_path, 7 if is_commit else None))
+
+
+async def reloaded(folder: Path, expected: int | None) -> None:
+    async with running(folder) as case:
+        found = await case.broker.groups.read(
+            case.group_index, lambda shard: shard.commits.committed(GROUP, TOPIC)
+        )
+        assert (found.offset if found else None) == expected
