@@ -77,6 +77,7 @@ class ThreadWork:
         while True:
             self._compaction.check()
             rate, began = self._rate(), loop.time()
+            result: T | None
             done, result = await in_thread(_advance, pieces, min(PIECE_BYTES, rate / 10))
             if result is not None:
                 return result
