@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 
 from millstream.clock import Clock
 from millstream.cluster.partition import Partition
@@ -78,7 +79,8 @@ def decode_batches(data: memoryview) -> list[LoadedBatch]:
     """The entries of whole batches in a row, checked before.
 
     Batches outside of transactions are put together as far as they follow each other, and of entries with
-    the same key only the last is left: the topic is compacted, so that nobody can count on the others.
+    the same key only the last is left, at its place: the topic is compacted, so that nobody can count on
+    the others.
     """
     loaded: list[LoadedBatch] = []
     run: list[Record] = []
@@ -99,8 +101,9 @@ def decode_batches(data: memoryview) -> list[LoadedBatch]:
 
 def _plain(records: list[Record]) -> LoadedBatch:
     latest = {record.key: record for record in records}
-    latest.pop(None, None)
-    return LoadedBatch(_entries(latest.values()))
+    if len(latest) < len(records):
+        records = sorted(latest.values(), key=attrgetter("offset"))
+    return LoadedBatch(_entries(records))
 
 
 def _transactional(header: BatchHeader, data: memoryview) -> list[LoadedBatch]:

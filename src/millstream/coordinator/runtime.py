@@ -304,6 +304,8 @@ class Runtime(Generic[S]):
                 await committed
         except TimeoutError:
             raise CoordinatorNotAvailable("what was written is not committed yet") from None
+        except KafkaError as error:
+            raise NotCoordinator(f"the coordinator's log is gone: {error.message}") from None
 
     def _active(self, index: int) -> _Host[S]:
         host = self._hosts.get(index)

@@ -1,0 +1,296 @@
+"""The coordinators' runtime: what it writes, replays, answers, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from millstream.coordinator import runtime as runtime_module
+from millstream.coordinator.promise import Promise
+from millstream.coordinator.runtime import PIECE_BYTES, Runtime
+from millstream.coordinator.shard import Entry, Producer, Result, Timers
+from millstream.errors import (
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    KafkaStorageError,
+    NotCoordinator,
+)
+from tests.coordinator.internal_log import ScriptedLog
+
+
+class Notebook:
+    """The smallest shard: it remembers the last value of every key."""
+
+    def __init__(self, timers: Timers) -> None:
+        self.timers = timers
+        self.values: dict[bytes, bytes] = {}
+        self.ends: list[tuple[Producer, bool]] = []
+        self.is_loaded = False
+        self.waiting: list[Promise[bytes]] = []
+
+    def put(self, key: bytes, value: bytes | None) -> Result[bytes]:
+        return Result(key, [Entry(key, value)])
+
+    def wait_for_value(self) -> Result[bytes]:
+        promise: Promise[bytes] = Promise()
+        self.waiting.append(promise)
+        return Result(promise)
+
+    def replay(self, entry: Entry, producer: Producer | None, offset: int) -> None:
+        if entry.value is None:
+            self.values.pop(entry.key, None)
+        else:
+            self.values[entry.key] = entry.value
+            if self.is_loaded:
+                waiting, self.waiting = self.waiting, []
+                for promise in waiting:
+                    promise.keep(entry.value)
+
+    def replay_end(self, producer: Producer, is_commit: bool) -> None:
+        self.ends.append((producer, is_commit))
+
+    def loaded(self) -> None:
+        self.is_loaded = True
+
+    def unloaded(self, error: Exception) -> None:
+        for promise in self.waiting:
+            promise.break_(error)
+
+
+Story = Callable[[Runtime[Notebook], ScriptedLog], Coroutine[Any, Any, None]]
+
+
+def play(story: Story, log: ScriptedLog | None = None, commit_timeout_ms: int | None = None) -> None:
+    """Run a story with partition 0 in service."""
+
+    async def main() -> None:
+        runtime: Runtime[Notebook] = Runtime("topic", lambda _, timers: Notebook(timers), commit_timeout_ms)
+        used = log or ScriptedLog()
+        runtime.lead(0, used)
+        while not runtime.is_active(0):
+            await asyncio.sleep(0.001)
+        try:
+            await story(runtime, used)
+        finally:
+            runtime.stop()
+
+    asyncio.run(main())
+
+
+def put(key: bytes, value: bytes | None = b"v") -> Callable[[Notebook], Result[bytes]]:
+    return lambda shard: shard.put(key, value)
+
+
+def values(runtime: Runtime[Notebook]) -> dict[bytes, bytes]:
+    shard = runtime.shard(0)
+    assert shard is not None
+    return shard.values
+
+
+def test_what_is_written_is_replayed_before_the_answer() -> None:
+    async def story(runtime: Runtime[Notebook], log: ScriptedLog) -> None:
+        assert runtime.write_now(0, put(b"a", b"1")) == b"a"
+        assert values(runtime) == {b"a": b"1"}
+        assert await runtime.write(0, put(b"a", None)) == b"a"
+        assert values(runtime) == {}
+        assert log.end_offset == 2
+
+    play(story)
+
+
+def test_answers_wait_until_all_is_committed_that_they_may_have_seen() -> None:
+    async def story(runtime: Runtime[Notebook], log: ScriptedLog) -> None:
+        log.commits_at_once = False
+        writing = asyncio.ensure_future(runtime.write(0, put(b"a")))
+        reading = asyncio.ensure_future(runtime.read(0, lambda shard: dict(shard.values)))
+        idle = asyncio.ensure_future(runtime.write(0, lambda _: Result(b"nothing")))
+        listing = asyncio.ensure_future(runtime.read_all(lambda shard: len(shard.values)))
+        await asyncio.sleep(0.01)
+        assert not any(each.done() for each in (writing, reading, idle, listing))
+        log.commit()
+        assert (await writing, await reading, await idle) == (b"a", {b"a": b"v"}, b"nothing")
+        assert await listing == [1]
+
+    play(story)
+
+
+def test_a_promise_is_answered_when_what_kept_it_is_committed() -> None:
+    async def story(runtime: Runtime[Notebook], log: ScriptedLog) -> None:
+        waiting = asyncio.ensure_future(runtime.write(0, lambda shard: shard.wait_for_value()))
+        await asyncio.sleep(0.01)
+        log.commits_at_once = False
+        writing = asyncio.ensure_future(runtime.write(0, put(b"a", b"kept")))
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        log.commit()
+        assert await waiting == b"kept"
+        await writing
+
+    play(story)
+
+
+def test_what_the_log_refuses_changes_nothing() -> None:
+    async def story(runtime: Runtime[Notebook], log: ScriptedLog) -> None:
+        log.refuses = CoordinatorNotAvailable()
+        with pytest.raises(CoordinatorNotAvailable):
+            runtime.write_now(0, put(b"a"))
+        assert values(runtime) == {}
+
+    play(story)
+
+
+def test_waiting_for_a_commit_has_an_end() -> None:
+    async def story(runtime: Runtime[Notebook], log: ScriptedLog) -> None:
+        log.commits_at_once = False
+        with pytest.raises(CoordinatorNotAvailable):
+            await runtime.write(0, put(b"a"))
+        log.commit()
+        assert await runtime.read(0, lambda shard: len(shard.values)) == 1  # it was committed after all
+
+    play(story, commit_timeout_ms=20)
+
+
+def test_a_log_that_fails_is_another_broker_s_by_now() -> None:
+    async def story(runtime: Runtime[Notebook], log: ScriptedLog) -> None:
+        log.commits_at_once = False
+        writing = asyncio.ensure_future(runtime.write(0, put(b"a")))
+        await asyncio.sleep(0)
+        log.fail(KafkaStorageError())
+        with pytest.raises(NotCoordinator):
+            await writing
+
+    play(story)
+
+
+def test_resigning_tells_everybody_who_waits() -> None:
+    async def story(runtime: Runtime[Notebook], log: ScriptedLog) -> None:
+        waiting = asyncio.ensure_future(runtime.write(0, lambda shard: shard.wait_for_value()))
+        await asyncio.sleep(0.01)
+        log.commits_at_once = False
+        writing = asyncio.ensure_future(runtime.write(0, put(b"a")))
+        await asyncio.sleep(0.01)
+        runtime.resign(0)
+        log.commit()  # too late: another coordinator may have answered differently
+        for each in (waiting, writing):
+            with pytest.raises(NotCoordinator):
+                await each
+        with pytest.raises(NotCoordinator):
+            await runtime.read(0, len)  # type: ignore[arg-type]
+        assert runtime.shard(0) is None
+        assert list(runtime) == []
+
+    play(story)
+
+
+def test_the_state_is_what_the_log_gives() -> None:
+    log = ScriptedLog()
+    for number in range(1000):
+        log.append([Entry(b"%d" % (number % 7), b"%d" % number)], None)
+    log.append_marker(Producer(9, 1), is_commit=True)
+
+    async def story(runtime: Runtime[Notebook], log: ScriptedLog) -> None:
+        shard = runtime.shard(0)
+        assert shard is not None
+        assert shard.is_loaded
+        assert shard.values == {b"%d" % (number % 7): b"%d" % number for number in range(993, 1000)}
+        assert shard.ends == [(Producer(9, 1), True)]
+
+    play(story, log)
+
+
+def test_nobody_is_answered_while_it_loads() -> None:
+    async def main() -> None:
+        runtime: Runtime[Notebook] = Runtime("topic", lambda _, timers: Notebook(timers))
+        runtime.lead(0, ScriptedLog())
+        with pytest.raises(CoordinatorLoadInProgress):
+            await runtime.read(0, lambda _: None)
+        with pytest.raises(CoordinatorLoadInProgress):
+            await runtime.read_all(lambda _: None)
+        with pytest.raises(NotCoordinator):
+            await runtime.read(1, lambda _: None)
+        runtime.stop()
+
+    asyncio.run(main())
+
+
+def test_loading_that_fails_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime_module, "RETRY_MS", 1)
+    log = ScriptedLog()
+    log.append([Entry(b"a", b"1")], None)
+    log.read_failures = [KafkaStorageError(), OSError("a bad disk")]
+
+    async def story(runtime: Runtime[Notebook], log: ScriptedLog) -> None:
+        assert runtime.failures == 2
+        assert values(runtime) == {b"a": b"1"}
+
+    play(story, log)
+
+
+def test_timers() -> None:
+    async def story(runtime: Runtime[Notebook], log: ScriptedLog) -> None:
+        shard = runtime.shard(0)
+        assert shard is not None
+        shard.timers.set("moved", 0, lambda: shard.put(b"too early", b""))
+        shard.timers.set("moved", 5, lambda: shard.put(b"moved", b""))
+        shard.timers.set("cancelled", 1, lambda: shard.put(b"cancelled", b""))
+        shard.timers.cancel("cancelled")
+        shard.timers.cancel("unknown")
+        await asyncio.sleep(0.03)
+        assert list(shard.values) == [b"moved"]
+        shard.timers.set("late", 1, lambda: shard.put(b"late", b""))
+        runtime.resign(0)
+        await asyncio.sleep(0.01)
+        assert log.end_offset == 1
+
+    play(story)
+
+
+def test_a_timer_whose_entries_are_refused_is_served_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime_module, "RETRY_MS", 5)
+
+    async def story(runtime: Runtime[Notebook], log: ScriptedLog) -> None:
+        shard = runtime.shard(0)
+        assert shard is not None
+        log.refuses = CoordinatorNotAvailable()
+        shard.timers.set("t", 0, lambda: shard.put(b"a", b"1"))
+        await asyncio.sleep(0.02)
+        assert shard.values == {}
+        log.refuses = None
+        await asyncio.sleep(0.05)
+        assert shard.values == {b"a": b"1"}
+
+    play(story)
+
+
+def test_entries_that_need_not_be_together_are_written_in_pieces() -> None:
+    count = 10_000
+
+    async def story(runtime: Runtime[Notebook], log: ScriptedLog) -> None:
+        entries = [Entry(b"%06d" % number, bytes(100)) for number in range(count)]
+        await runtime.write(0, lambda _: Result(None, entries, is_atomic=False))
+        assert len(values(runtime)) == count
+        sizes = [sum(len(entry.key) + 100 for _, entry in batch.entries) for batch in log.batches]
+        assert len(sizes) > 10
+        assert max(sizes) <= PIECE_BYTES
+        assert [at for batch in log.batches for at, _ in batch.entries] == list(range(count))
+        await runtime.write(0, lambda _: Result(None, entries))
+        assert len(log.batches[-1].entries) == count
+
+    play(story)
+
+
+def test_the_end_of_a_transaction_is_waited_for() -> None:
+    async def story(runtime: Runtime[Notebook], log: ScriptedLog) -> None:
+        log.append_marker(Producer(1, 0), is_commit=False)
+        log.committed = 0
+        runtime.end_transaction(0, Producer(1, 0), False)
+        reading = asyncio.ensure_future(runtime.read(0, lambda shard: list(shard.ends)))
+        await asyncio.sleep(0.01)
+        assert not reading.done()
+        log.commit()
+        assert await reading == [(Producer(1, 0), False)]
+
+    play(story)
