@@ -51,7 +51,7 @@ def test_copying_in_transactions(bootstrap: str, new_name: Name) -> None:
     printed = tool(
         "VerifiableProducer",
         *("--bootstrap-server", bootstrap, "--topic", source, "--max-messages", str(2 * count)),
-        *("--value-prefix", "7"),
+        *("--value-prefix", "7", "--repeating-keys", "16"),
     )
     assert json.loads(printed.splitlines()[-1])["acked"] == 2 * count
     inputs = committed(bootstrap, source, 2)
