@@ -8,6 +8,7 @@ to a prefix, whose length the platter tells, and nothing below that may change.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -132,11 +133,12 @@ def duplicates(history: History) -> Iterator[Anomaly]:
 def reordered(history: History) -> Iterator[Anomaly]:
     """The values of a producer appear (first) in the order in which it sent them.
 
-    A producer that is not idempotent repeats what may have been lost, so a value of its that a
-    power loss took may come again, later.
+    A producer that is not idempotent repeats what may have been lost. So where a power loss or an
+    operator took the first of two copies, or a part of it, only the second tells of the order.
     """
     cut = {a.value for a in history.acks if history.is_excused(a.partition, a.offset, a.sent_at)}
     for partition, log in history.final.items():
+        counts = Counter(entry.value for entry in log) if history.trimmed(partition) else Counter()
         last: dict[str, int] = {}
         seen: set[str] = set()
         for entry in log:
@@ -144,7 +146,8 @@ def reordered(history: History) -> Iterator[Anomaly]:
             if sent is None or entry.value in seen:
                 continue
             seen.add(entry.value)
-            if sent.producer not in history.idempotent and entry.value in cut:
+            is_repeated = entry.value in cut or counts[entry.value] > 1
+            if is_repeated and sent.producer not in history.idempotent:
                 continue
             if sent.index < last.get(sent.producer, -1):
                 text = f"{partition}@{entry.offset} has {entry.value!r} after {last[sent.producer]}"

@@ -189,3 +189,10 @@ def test_deleted_records_that_come_back_are_found() -> None:
     history = good_history()
     trim_log(history, 5, 4)
     assert kinds(history) == {"undeleted"}
+
+
+def test_second_copy_may_follow_the_rest_of_a_first_that_was_deleted_in_part() -> None:
+    history = good_history()
+    history.final[0] += [Entry(20 + n, f"a/0/{n}") for n in range(10)]
+    trim_log(history, 17, 17)
+    assert check(history) == []

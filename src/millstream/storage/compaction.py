@@ -53,9 +53,14 @@ class Compaction:
     def prepare(
         self, map_bytes: int, load_factor: float, secret: bytes, chunk_bytes: int = CHUNK_BYTES
     ) -> CleaningJob:
-        """Make what is to be compacted durable, so that it can be replaced; what is to be done."""
+        """Make what is to be compacted durable, so that it can be replaced; what is to be done.
+
+        Recovery must never judge a compacted segment, whose gaps it would take for losses. So the
+        recovery point is written down first: it is above all of them.
+        """
         log, cleanable, config = self.log, self._cleanable, self.log.config
         log.flush(rolled_only=True)
+        log.save_recovery_point()
         start_offset = self._watched[0].base_offset
         aborted = aborted_between(log, start_offset, cleanable.end_offset)
         self.check()  # a segment that was retired meanwhile may have had no index to read
