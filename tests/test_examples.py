@@ -17,6 +17,7 @@ RUN_HERE = {
     "confluent_quickstart.py",
     "kafka_python_quickstart.py",
     "aiokafka_quickstart.py",
+    "exactly_once.py",
     "test_with_broker.py",
 }
 
@@ -49,6 +50,16 @@ def test_quickstarts(broker: Broker, name: str) -> None:
     printed = run(str(EXAMPLES / f"{name}_quickstart.py"), broker.bootstrap)
     assert printed.startswith("wrote 10 records\n")
     assert all(f"hello {number}\n" in printed for number in range(10))
+
+
+def test_exactly_once(broker: Broker) -> None:
+    from tests.compat.committed import committed
+
+    for times in (1, 2):
+        printed = run(str(EXAMPLES / "exactly_once.py"), broker.bootstrap)
+        assert printed.endswith("copied 1000 records to exactly-once-out\n")
+        values = [value for part in committed(broker.bootstrap, "exactly-once-out", 2) for value in part]
+        assert sorted(values) == sorted([b"ORDER %d" % number for number in range(1000)] * times)
 
 
 def test_the_test_suite_with_a_broker() -> None:

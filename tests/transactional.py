@@ -101,7 +101,8 @@ class TransactionalProducer:
         deadline = time.monotonic() + PATIENCE_S
         while True:
             (result,) = self.wire.ask(request, version).results_by_topic_v3_and_below
-            codes = [each.partition_error_code for each in result.results_by_partition]
+            found = sorted(result.results_by_partition, key=lambda each: each.partition_index)
+            codes = [each.partition_error_code for each in found]
             if CONCURRENT_TRANSACTIONS not in codes or time.monotonic() > deadline:
                 return codes
             time.sleep(0.02)

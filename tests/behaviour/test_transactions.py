@@ -18,6 +18,7 @@ from millstream.protocol.messages import (
     ListOffsetsRequest,
     ListTransactionsRequest,
     OffsetFetchRequest,
+    ProduceRequest,
     WriteTxnMarkersRequest,
 )
 from tests.conftest import Name
@@ -51,6 +52,7 @@ from tests.wire import (
 UNKNOWN_TOPIC, INVALID_TOPIC, INVALID_REQUEST, OUT_OF_ORDER = 3, 17, 42, 45
 INVALID_EPOCH, INVALID_TXN_STATE, INVALID_MAPPING, INVALID_TIMEOUT = 47, 48, 49, 50
 NOT_AUTHORIZED, NOT_ATTEMPTED, FENCED, UNSTABLE, NO_SUCH_ID, ABORTABLE = 53, 55, 90, 88, 105, 120
+INVALID_PATTERN = 128
 PATIENCE_S = 10.0
 
 
@@ -269,6 +271,32 @@ def test_many_transactions_follow_each_other_at_once(producer: TransactionalProd
     settled(wire, topic)
     expected = [b"%d" % number for number in range(50) if number % 5 != 4]
     assert visible(read_committed(wire, topic)) == expected
+
+
+@pytest.mark.parametrize("version", [12, 13])
+def test_one_request_for_many_partitions(wire: Wire, new_name: Name, version: int) -> None:
+    """All of them join the transaction with the first; one that is refused takes nobody with it."""
+    topic = new_name("wide")
+    topic_id = create_topic(wire, topic, partitions=6)
+    producer = TransactionalProducer(wire, new_name("id"), topic).begun()
+    places = [
+        ProduceRequest.PartitionProduceData(
+            index=index, records=producer.batch([b"%d" % index], sequence=0 if index != 4 else 7)
+        )
+        for index in range(7)
+    ]
+    named = {"name": topic} if version == 12 else {"topic_id": topic_id}
+    entry = ProduceRequest.TopicProduceData(partition_data=places, **named)
+    request = ProduceRequest(
+        transactional_id=producer.transactional_id, acks=-1, timeout_ms=10_000, topic_data=[entry]
+    )
+    (answer,) = wire.ask(request, version).responses
+    codes = {each.index: each.error_code for each in answer.partition_responses}
+    assert codes == dict.fromkeys(range(4), 0) | {4: OUT_OF_ORDER, 5: 0, 6: UNKNOWN_TOPIC}
+    producer.abort()
+    for index in range(6):
+        settled(wire, topic, index)
+        assert visible(read_committed(wire, topic, partition=index)) == []
 
 
 def test_the_feature_is_told(wire: Wire) -> None:
@@ -568,6 +596,12 @@ def test_transactions_are_listed_and_described(wire: Wire, topic: str, new_name:
         assert listed(version, state_filters=["Ongoing"]) == {f"{prefix}-1": "Ongoing"}
     assert listed(1, duration_filter=0, state_filters=["Ongoing"]) == {f"{prefix}-1": "Ongoing"}
     assert listed(1, duration_filter=600_000, state_filters=["Ongoing"]) == {}
+    assert listed(2, transactional_id_pattern=f"{prefix}-[12]") == {
+        name: state for name, state in every.items() if not name.endswith("0")
+    }
+    assert listed(2, transactional_id_pattern=prefix) == {}
+    bad = wire.ask(ListTransactionsRequest(transactional_id_pattern="("), 2)
+    assert bad.error_code == INVALID_PATTERN
     unknown = wire.ask(ListTransactionsRequest(state_filters=["Ongoing", "Lost"]), 0)
     assert unknown.unknown_state_filters == ["Lost"]
 

@@ -9,7 +9,8 @@ of the transaction before.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
@@ -33,6 +34,8 @@ from millstream.errors import (
     TransactionalIdAuthorizationFailed,
 )
 from millstream.model import TopicPartition
+from millstream.protocol.batch import HEADER_SIZE, read_header
+from millstream.protocol.types import Buffer
 
 if TYPE_CHECKING:
     from millstream.broker.server import Broker
@@ -61,6 +64,7 @@ class TransactionAdmission:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._expected: list[TopicPartition] = []
 
     def for_batch(
         self,
@@ -76,6 +80,30 @@ class TransactionAdmission:
             raise TransactionalIdAuthorizationFailed("a transactional batch came without a transactional id")
         producer = Producer(producer_id, epoch)
         return self._admit(partition, transactional_id, producer, client, _batch_error)
+
+    @contextmanager
+    def expecting(self, batches: Iterable[tuple[TopicPartition, Buffer | None]]) -> Iterator[None]:
+        """Within this, the first batch that is admitted makes the partitions of all part of its transaction.
+
+        So a request for many partitions costs the coordinator one entry.
+        """
+        self._expected = [
+            name for name, data in batches if data is not None and self._is_first(name, memoryview(data))
+        ]
+        try:
+            yield
+        finally:
+            self._expected = []
+
+    def _is_first(self, name: TopicPartition, data: memoryview) -> bool:
+        """Whether a batch is the first of its transaction in a partition that is led here."""
+        partition = self._broker.replicas.topic(name.topic).get(name.partition)
+        if partition is None or len(data) < HEADER_SIZE:
+            return False
+        header = read_header(data)
+        return header.is_transactional and not partition.transactions.is_open(
+            header.producer_id, header.producer_epoch
+        )
 
     async def commit_offsets(
         self,
@@ -127,7 +155,8 @@ class TransactionAdmission:
     ) -> Awaitable[None] | None:
         def work(shard: TransactionShard) -> Result[None]:
             if client is Client.HAS_PARTITIONS_ADDED:
-                return shard.add_partitions(transactional_id, producer, (partition,), BUMPING)
+                partitions = (partition, *self._expected)
+                return shard.add_partitions(transactional_id, producer, partitions, BUMPING)
             shard.verify_partition(transactional_id, producer, partition)
             return Result(None)
 

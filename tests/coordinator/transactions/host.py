@@ -102,6 +102,8 @@ class Host:
         self.refuses: KafkaError | None = None
         """What appending fails with, while it does."""
         self.refuses_once = False
+        self.largest_bytes = 0
+        """How large the largest batch of entries was."""
         self.prepared: list[str] = []
         self.next_producer_id = 1000
         self._timers: dict[object, tuple[int, int, Callable[[], Result[Any]]]] = {}
@@ -144,6 +146,8 @@ class Host:
             if self.refuses_once:
                 self.refuses = None
             raise error
+        nbytes = sum(len(entry.key) + len(entry.value or b"") for entry in result.entries)
+        self.largest_bytes = max(self.largest_bytes, nbytes)
         for entry in result.entries:
             self.log.append(entry)
             self.shard.replay(entry, None, len(self.log) - 1)

@@ -287,6 +287,17 @@ def test_an_abort_that_the_log_refused_is_tried_again(host: Host) -> None:
     assert host.prepared == ["x"]
 
 
+def test_many_late_transactions_are_aborted_a_few_at_a_time(host: Host) -> None:
+    for number in range(3000):
+        partitions = [TopicPartition("a-topic-with-a-long-name", index) for index in range(50)]
+        host.add(f"id-{number}", host.new(f"id-{number}", 1000), *partitions)
+    length = len(host.log)
+    host.wait(20_000)
+    assert sorted(host.prepared) == sorted(f"id-{number}" for number in range(3000))
+    assert len(host.log) == length + 3000
+    assert host.largest_bytes < 600_000
+
+
 def test_ids_that_nobody_uses_are_forgotten() -> None:
     host = Host(
         {

@@ -34,7 +34,7 @@ from millstream.errors import (
 from millstream.model import TopicPartition
 from tests.coordinator.transactions.host import START_MS, DataPartition, Host
 
-EXAMPLES = int(os.environ.get("MILLSTREAM_TXN_EXAMPLES", "300"))
+EXAMPLES = int(os.environ.get("MILLSTREAM_TXN_EXAMPLES", "200"))
 IDS = ("x", "y")
 PARTITIONS = tuple(TopicPartition("t", index) for index in range(3))
 TIMEOUT_MS = 30_000

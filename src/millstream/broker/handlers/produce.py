@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 
 from millstream.broker.router import Context, handles
 from millstream.cluster.partition import Partition
+from millstream.cluster.transactional_appends import ADDS_SINCE
 from millstream.errors import (
     InvalidRecord,
     InvalidRequiredAcks,
     KafkaError,
     RequestTimedOut,
 )
+from millstream.model import TopicPartition
 from millstream.protocol.messages import ProduceRequest, ProduceResponse
+from millstream.protocol.types import Records
 from millstream.storage.log import Appended
 
 PartitionAnswer = ProduceResponse.PartitionProduceResponse
+
+IDS_SINCE = 13
+"""From this version on topics are named by their ids."""
 
 _Waiting = tuple[PartitionAnswer, Partition, asyncio.Future[Appended] | asyncio.Future[None]]
 
@@ -24,10 +30,36 @@ _Waiting = tuple[PartitionAnswer, Partition, asyncio.Future[Appended] | asyncio.
 @handles(ProduceRequest, is_alone=False)
 def produce(ctx: Context, req: ProduceRequest) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
     """v7 zstd (KIP-110); v8 errors by record (KIP-467); v9 flexible; v10 the leader on errors
-    (KIP-951); v13 topics by id (KIP-516).
+    (KIP-951); v11 TRANSACTION_ABORTABLE; v12 partitions join the transaction by themselves (KIP-890); v13
+    topics by id (KIP-516).
 
-    Every batch is appended before this returns, unless its check needs a thread.
+    Every batch is appended before this returns, unless its check needs a thread, or its transaction's
+    coordinator has to be waited for.
     """
+    if req.transactional_id is None or ctx.version < ADDS_SINCE:
+        return _append_all(ctx, req)
+    with ctx.broker.transaction_admission.expecting(_places(ctx, req)):
+        return _append_all(ctx, req)
+
+
+def _places(ctx: Context, req: ProduceRequest) -> Iterator[tuple[TopicPartition, Records | None]]:
+    """The batches of a request, by partition; those of unknown topics are left out."""
+    for topic in req.topic_data:
+        try:
+            name = _name(ctx, topic)
+        except KafkaError:
+            continue
+        for data in topic.partition_data:
+            yield TopicPartition(name, data.index), data.records
+
+
+def _name(ctx: Context, topic: ProduceRequest.TopicProduceData) -> str:
+    return ctx.broker.metadata.topic_by_id(topic.topic_id).name if ctx.version >= IDS_SINCE else topic.name
+
+
+def _append_all(
+    ctx: Context, req: ProduceRequest
+) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
     acks = req.acks
     topics: list[ProduceResponse.TopicProduceResponse] = []
     waiting: list[_Waiting] = []
@@ -42,10 +74,7 @@ def produce(ctx: Context, req: ProduceRequest) -> ProduceResponse | Awaitable[Pr
                     raise InvalidRequiredAcks
                 if data.records is None:
                     raise InvalidRecord("the request holds no records for this partition")
-                if ctx.version >= 13:
-                    name = ctx.broker.metadata.topic_by_id(topic.topic_id).name
-                else:
-                    name = topic.name
+                name = topic.name if ctx.version < IDS_SINCE else _name(ctx, topic)
                 partition = ctx.broker.replicas.leader(name, data.index)
                 appended = partition.append(data.records, acks, ctx.version, req.transactional_id)
                 if isinstance(appended, Appended):

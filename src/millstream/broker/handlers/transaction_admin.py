@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from importlib import import_module
 
+from millstream.broker.group_topics import match_topics
 from millstream.broker.handlers.transactions import transaction_index
 from millstream.broker.router import Context, handles
 from millstream.coordinator.transactions.shard import TransactionShard
 from millstream.coordinator.transactions.transaction import LABELS, NO_EPOCH, NO_PRODUCER_ID, Transaction
 from millstream.errors import (
     CoordinatorNotAvailable,
-    InvalidRegularExpression,
     KafkaError,
     TransactionalIdNotFound,
 )
@@ -94,10 +94,16 @@ async def list_transactions(ctx: Context, req: ListTransactionsRequest) -> ListT
             if is_wanted(transaction)
         ]
 
-    found = await ctx.broker.transactions.read_all(look)
+    found = [each for shard in await ctx.broker.transactions.read_all(look) for each in shard]
+    if req.transactional_id_pattern:
+        ids = [each.transactional_id for each in found]
+        matching = await asyncio.get_running_loop().run_in_executor(
+            None, match_topics, req.transactional_id_pattern, ids
+        )
+        found = [each for each in found if each.transactional_id in matching]
     return ListTransactionsResponse(
         unknown_state_filters=[label for label in req.state_filters if label not in LABELS],
-        transaction_states=[transaction for shard in found for transaction in shard],
+        transaction_states=found,
     )
 
 
@@ -105,25 +111,12 @@ def _filter(req: ListTransactionsRequest, now_ms: int) -> Callable[[Transaction]
     states = {LABELS.get(label) for label in req.state_filters}
     producer_ids = set(req.producer_id_filters)
     duration_ms = req.duration_filter
-    has_matching_id = _pattern(req.transactional_id_pattern)
 
     def is_wanted(transaction: Transaction) -> bool:
         return (
             (not states or transaction.status in states)
             and (not producer_ids or transaction.producer_id in producer_ids)
             and (duration_ms < 0 or now_ms - transaction.started_ms > duration_ms)
-            and has_matching_id(transaction.transactional_id)
         )
 
     return is_wanted
-
-
-def _pattern(pattern: str | None) -> Callable[[str], bool]:
-    if not pattern:
-        return lambda _: True
-    re2 = import_module("re2")  # runs in linear time, whatever the pattern
-    try:
-        compiled = re2.compile(pattern)
-    except re2.error as error:
-        raise InvalidRegularExpression(f"{pattern!r} is not a regular expression: {error}") from None
-    return lambda transactional_id: compiled.fullmatch(transactional_id) is not None

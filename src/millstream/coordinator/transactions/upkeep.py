@@ -14,6 +14,9 @@ log = logging.getLogger(__name__)
 MAX_LOOKED_AT = 2000
 """How many ids are looked at before other work gets its turn."""
 
+MAX_ENTRY_BYTES = 256 * 1024
+"""How much is written at once."""
+
 TIMEOUTS = "time-outs"
 EXPIRY = "expiry"
 
@@ -46,12 +49,15 @@ class Upkeep:
         self._timers.set(TIMEOUTS, self._settings.timeout_check_ms, self._abort_late)
         now_ms = self._clock.now_ms()
         entries: list[Entry] = []
+        nbytes = 0
         for transactional_id in self._ongoing:
             transaction = self._transactions[transactional_id]
             if transaction.started_ms + transaction.timeout_ms < now_ms:
                 log.info("the transaction of %r is aborted: it took too long", transactional_id)
-                entries.append(transaction.fenced(now_ms).to_entry())
-                if len(entries) == MAX_LOOKED_AT:
+                entry = transaction.fenced(now_ms).to_entry()
+                entries.append(entry)
+                nbytes += len(entry.value or b"")
+                if nbytes > MAX_ENTRY_BYTES:
                     self._timers.set(TIMEOUTS, 0, self._abort_late)
                     break
         return Result(None, entries)
