@@ -12,6 +12,7 @@ from millstream.errors import ProtocolError
 from millstream.model import NO_UUID
 from millstream.protocol.codegen import source_of
 from millstream.protocol.messages import (
+    INTERNAL_REQUESTS,
     REQUESTS,
     FetchRequest,
     FetchResponse,
@@ -264,8 +265,10 @@ def test_a_declaration_of_an_unknown_type_is_told() -> None:
 
 
 def test_every_request_has_a_response_of_the_same_key_and_versions() -> None:
-    assert len(REQUESTS) == 55
-    for key, request in REQUESTS.items():
+    assert len(REQUESTS) == 56
+    own = {request.key: request for request in INTERNAL_REQUESTS if request.key >= 30000}
+    assert len(own) == 2
+    for key, request in (REQUESTS | own).items():
         assert request.key == key == request.response.key
         assert request.versions == request.response.versions
         assert request.flexible == request.response.flexible

@@ -40,16 +40,24 @@ HandlerT = TypeVar("HandlerT", bound=Handler)
 class Context:
     """What a handler knows of its request besides the request itself."""
 
-    __slots__ = ("broker", "client_id", "connection", "listener", "version")
+    __slots__ = ("broker", "client_id", "connection", "is_internal", "listener", "version")
 
     def __init__(
-        self, broker: Broker, connection: Connection, listener: str, version: int, client_id: str | None
+        self,
+        broker: Broker,
+        connection: Connection,
+        listener: str,
+        version: int,
+        client_id: str | None,
+        is_internal: bool = False,
     ) -> None:
+        """`is_internal` says that the request came by the listener for brokers."""
         self.broker = broker
         self.connection = connection
         self.listener = listener
         self.version = version
         self.client_id = client_id
+        self.is_internal = is_internal
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +66,20 @@ class Mark:
 
     request: type[Request]
     is_alone: bool
+    is_internal: bool
 
 
-def handles(request: type[Request], *, is_alone: bool = True) -> Callable[[HandlerT], HandlerT]:
+def handles(
+    request: type[Request], *, is_alone: bool = True, is_internal: bool = False
+) -> Callable[[HandlerT], HandlerT]:
     """Mark a function as the handler of an API, at all versions that the request declares.
 
-    While a handler that is alone waits, later requests of its connection do too, as in Kafka.
+    While a handler that is alone waits, later requests of its connection do too, as in Kafka. One that
+    is internal is served to brokers only, by their own listener, and advertised to nobody.
     """
 
     def mark(handler: HandlerT) -> HandlerT:
-        handler.handles = Mark(request, is_alone)  # type: ignore[attr-defined]
+        handler.handles = Mark(request, is_alone, is_internal)  # type: ignore[attr-defined]
         return handler
 
     return mark
@@ -80,6 +92,7 @@ class Route:
         "errors",
         "handler",
         "is_alone",
+        "is_internal",
         "key",
         "max_version",
         "min_version",
@@ -92,6 +105,7 @@ class Route:
         self.handler = handler
         self.request = mark.request
         self.is_alone = mark.is_alone
+        self.is_internal = mark.is_internal
         self.key = mark.request.key
         self.name = mark.request.__name__.removesuffix("Request")
         self.min_version, self.max_version = mark.request.versions
@@ -121,19 +135,21 @@ class Router:
             handler, mark, metrics.request_seconds.labels(api), metrics.request_errors.labels(api)
         )
 
-    def service(self, listener: str) -> Callable[[Connection, memoryview], None]:
-        """The service for one listener's connections."""
+    def service(
+        self, listener: str, *, is_internal: bool = False
+    ) -> Callable[[Connection, memoryview], None]:
+        """The service for one listener's connections; brokers come by one that is internal."""
 
         def dispatch(connection: Connection, frame: memoryview) -> None:
-            self._dispatch(listener, connection, frame)
+            self._dispatch(listener, is_internal, connection, frame)
 
         return dispatch
 
-    def _dispatch(self, listener: str, connection: Connection, frame: memoryview) -> None:
+    def _dispatch(self, listener: str, is_internal: bool, connection: Connection, frame: memoryview) -> None:
         started = perf_counter()
         key, version = _key_and_version(frame)
         route = self.routes.get(key)
-        if route is None:
+        if route is None or (route.is_internal and not is_internal):
             raise ProtocolError(f"API {key} is not served here")
         header, body = read_request_header(frame)
         if not route.min_version <= version <= route.max_version:
@@ -149,7 +165,7 @@ class Router:
             connection.answer(frame_response(header.correlation_id, response, 0))
             return
         request = route.request.decode(frame, version, body)
-        context = Context(self._broker, connection, listener, version, header.client_id)
+        context = Context(self._broker, connection, listener, version, header.client_id, is_internal)
         try:
             result = route.handler(context, request)
         except Exception as error:

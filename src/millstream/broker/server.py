@@ -86,6 +86,7 @@ class Broker:
                 api_key=key, min_version=route.request.advertised[0], max_version=route.request.advertised[1]
             )
             for key, route in sorted(self.router.routes.items())
+            if not route.is_internal
         ]
         self.listeners: dict[str, Listener] = {}
         self.endpoints: tuple[Endpoint, ...] = ()

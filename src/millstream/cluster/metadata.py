@@ -1,4 +1,4 @@
-"""A broker's picture of the cluster: brokers, topics, who leads what. Filled from the registry."""
+"""A broker's picture of the cluster: brokers, topics, who leads what. Filled by what the controller says."""
 
 from __future__ import annotations
 
@@ -15,13 +15,25 @@ NO_LEADER = -1
 
 @dataclass(slots=True)
 class PartitionState:
-    """Who holds a partition. `version` is the state node's, for writes that must not be stale."""
+    """Who holds a partition. `version` is the state node's, for writes that must not be stale.
+
+    While a reassignment goes on, `replicas` has all of them: those that stay, those of `adding` and those
+    of `removing`.
+    """
 
     replicas: list[int]
     isr: list[int]
     leader: int
     leader_epoch: int
     version: int = 0
+    """The partition epoch: it grows with every change of the state."""
+    adding: list[int] = field(default_factory=list)
+    removing: list[int] = field(default_factory=list)
+    eligible: list[int] = field(default_factory=list)
+    """Replicas outside of the ISR that have all that was committed: they left when it fell below
+    min.insync.replicas, since when nothing more could be committed (KIP-966)."""
+    last_leader: int = NO_LEADER
+    """Who led last, where nobody is left in the ISR."""
 
 
 @dataclass(slots=True)
@@ -40,6 +52,16 @@ class Topic:
     @property
     def replication_factor(self) -> int:
         return len(self.partitions[0].replicas)
+
+
+@dataclass(slots=True)
+class TopicChange:
+    """A topic, and those of its partitions that are new or changed."""
+
+    name: str
+    topic_id: UUID
+    overrides: dict[str, str]
+    partitions: dict[int, PartitionState]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +84,16 @@ class BrokerNode:
     broker_id: int
     endpoints: tuple[Endpoint, ...]
     rack: str | None = None
+    epoch: int = -1
+    """The number of its registration; a later one has a greater number."""
+    peer_listener: str = ""
+    """The name of the listener that is for brokers."""
+    is_stopping: bool = False
+
+    @property
+    def peer_endpoint(self) -> Endpoint | None:
+        """Its address for other brokers."""
+        return self.endpoint(self.peer_listener)
 
     def endpoint(self, listener: str) -> Endpoint | None:
         """Its address on the listener that the client came by."""
@@ -77,6 +109,7 @@ class Metadata:
     def __init__(self, cluster_id: str) -> None:
         self.cluster_id = cluster_id
         self.controller_id = -1
+        self.controller_epoch = -1
         self.brokers: dict[int, BrokerNode] = {}
         self.topics: dict[str, Topic] = {}
         self.on_topic_change: Callable[[str], None] = lambda _: None

@@ -11,6 +11,7 @@ CLUSTER_ID = "/cluster/id"
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 BROKERS = "/brokers/ids"
+SEEN_BROKERS = "/brokers/seen"
 TOPICS = "/brokers/topics"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
@@ -24,6 +25,7 @@ ROOTS = (
     "/cluster",
     "/brokers",
     BROKERS,
+    SEEN_BROKERS,
     TOPICS,
     "/config",
     TOPIC_CONFIGS,
@@ -54,6 +56,8 @@ class StateNode(msgspec.Struct):
     leader_epoch: int
     isr: list[int]
     version: int = 1
+    eligible: list[int] = []
+    last_leader: int = -1
 
 
 class ConfigNode(msgspec.Struct):
@@ -63,8 +67,18 @@ class ConfigNode(msgspec.Struct):
     version: int = 1
 
 
+class SeenNode(msgspec.Struct):
+    """The registration of a broker whose consequences the controllers have drawn."""
+
+    epoch: int
+    version: int = 1
+
+
 class BrokerIdNode(msgspec.Struct):
-    """A live broker's addresses."""
+    """A live broker's addresses, and whether its last stop wrote everything down.
+
+    `peer_listener` names the endpoint that is for other brokers.
+    """
 
     endpoints: list[str]
     host: str
@@ -73,6 +87,8 @@ class BrokerIdNode(msgspec.Struct):
     rack: str | None = None
     jmx_port: int = -1
     version: int = 5
+    peer_listener: str = ""
+    was_clean: bool = False
 
 
 class ProducerIdBlock(msgspec.Struct):
@@ -99,29 +115,53 @@ def dump(node: msgspec.Struct) -> bytes:
 def topic_of(
     name: str, node: TopicNode, states: dict[int, tuple[StateNode, int]], config: dict[str, str]
 ) -> Topic:
-    """A topic from its nodes; a partition without a state yet has no leader."""
+    """A topic from its nodes; a partition without a state yet has no leader, and version -1."""
     partitions = []
     for index in range(len(node.partitions)):
-        replicas = node.partitions[str(index)]
+        key = str(index)
+        partition = PartitionState(
+            node.partitions[key],
+            [],
+            -1,
+            0,
+            -1,
+            node.adding_replicas.get(key, []),
+            node.removing_replicas.get(key, []),
+        )
         if index in states:
-            state, version = states[index]
-            partitions.append(PartitionState(replicas, state.isr, state.leader, state.leader_epoch, version))
-        else:
-            partitions.append(PartitionState(replicas, [], -1, 0, -1))
+            state, partition.version = states[index]
+            partition.isr, partition.leader = state.isr, state.leader
+            partition.leader_epoch = state.leader_epoch
+            partition.eligible, partition.last_leader = state.eligible, state.last_leader
+        partitions.append(partition)
     return Topic(name, decode_uuid(node.topic_id), partitions, dict(config))
 
 
 def node_of(topic: Topic) -> TopicNode:
+    numbered = [(str(index), partition) for index, partition in enumerate(topic.partitions)]
     return TopicNode(
-        {str(i): partition.replicas for i, partition in enumerate(topic.partitions)},
+        {key: partition.replicas for key, partition in numbered},
         encode_uuid(topic.topic_id),
+        adding_replicas={key: partition.adding for key, partition in numbered if partition.adding},
+        removing_replicas={key: partition.removing for key, partition in numbered if partition.removing},
     )
 
 
-def broker_of(broker_id: int, node: BrokerIdNode) -> BrokerNode:
+def state_of(partition: PartitionState, controller_epoch: int) -> StateNode:
+    return StateNode(
+        controller_epoch,
+        partition.leader,
+        partition.leader_epoch,
+        partition.isr,
+        eligible=partition.eligible,
+        last_leader=partition.last_leader,
+    )
+
+
+def broker_of(broker_id: int, node: BrokerIdNode, epoch: int) -> BrokerNode:
     endpoints = []
     for text in node.endpoints:
         name, _, address = text.partition("://")
         host, _, port = address.rpartition(":")
         endpoints.append(Endpoint(name, host.strip("[]"), int(port)))
-    return BrokerNode(broker_id, tuple(endpoints), node.rack)
+    return BrokerNode(broker_id, tuple(endpoints), node.rack, epoch, node.peer_listener)

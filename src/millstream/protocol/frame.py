@@ -13,14 +13,18 @@ from typing import NamedTuple, TypeVar
 
 from millstream.errors import ProtocolError, UnsupportedVersion
 from millstream.protocol.decoding import skip_tagged
-from millstream.protocol.messages import REQUESTS, ApiVersionsRequest, ApiVersionsResponse
+from millstream.protocol.messages import INTERNAL_REQUESTS, REQUESTS, ApiVersionsRequest, ApiVersionsResponse
 from millstream.protocol.schema import Request, Response
 from millstream.protocol.types import Buffer
 
 R = TypeVar("R", bound=Response)
 
 SIZE_BYTES = 4
-_FLEXIBLE = {key: request.flexible for key, request in REQUESTS.items() if request.flexible is not None}
+_FLEXIBLE = {
+    request.key: request.flexible
+    for request in (*REQUESTS.values(), *INTERNAL_REQUESTS)
+    if request.flexible is not None
+}
 _NEVER = 32768
 _request_header = struct.Struct(">hhih")
 _response_start = struct.Struct(">ii")

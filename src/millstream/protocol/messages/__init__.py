@@ -1,4 +1,7 @@
-"""All messages, and `REQUESTS`, the request classes by their API keys."""
+"""All messages, and `REQUESTS`, the request classes by their API keys.
+
+Requests of Millstream's own, which Kafka does not have, are in `INTERNAL_REQUESTS` only.
+"""
 
 from millstream.protocol.messages.acls import (
     CreateAclsRequest,
@@ -11,6 +14,15 @@ from millstream.protocol.messages.acls import (
 from millstream.protocol.messages.api_versions import (
     ApiVersionsRequest,
     ApiVersionsResponse,
+)
+from millstream.protocol.messages.cluster import (
+    INTERNAL_REQUESTS,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    ClusterStateRequest,
+    ClusterStateResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
 )
 from millstream.protocol.messages.configs import (
     AlterConfigsRequest,
@@ -157,6 +169,7 @@ REQUESTS: dict[int, type[Request]] = {
         AddPartitionsToTxnRequest,
         AlterConfigsRequest,
         AlterPartitionReassignmentsRequest,
+        AlterPartitionRequest,
         AlterShareGroupOffsetsRequest,
         AlterUserScramCredentialsRequest,
         ApiVersionsRequest,
@@ -212,6 +225,7 @@ REQUESTS: dict[int, type[Request]] = {
 }
 
 __all__ = [
+    "INTERNAL_REQUESTS",
     "REQUESTS",
     "AddOffsetsToTxnRequest",
     "AddOffsetsToTxnResponse",
@@ -221,18 +235,24 @@ __all__ = [
     "AlterConfigsResponse",
     "AlterPartitionReassignmentsRequest",
     "AlterPartitionReassignmentsResponse",
+    "AlterPartitionRequest",
+    "AlterPartitionResponse",
     "AlterShareGroupOffsetsRequest",
     "AlterShareGroupOffsetsResponse",
     "AlterUserScramCredentialsRequest",
     "AlterUserScramCredentialsResponse",
     "ApiVersionsRequest",
     "ApiVersionsResponse",
+    "ClusterStateRequest",
+    "ClusterStateResponse",
     "ConsumerGroupDescribeRequest",
     "ConsumerGroupDescribeResponse",
     "ConsumerGroupHeartbeatRequest",
     "ConsumerGroupHeartbeatResponse",
     "ConsumerProtocolAssignment",
     "ConsumerProtocolSubscription",
+    "ControlledShutdownRequest",
+    "ControlledShutdownResponse",
     "CreateAclsRequest",
     "CreateAclsResponse",
     "CreatePartitionsRequest",
