@@ -34,7 +34,7 @@ def outcomes() -> list[Outcome]:
 def test_seeds_pass(outcomes: list[Outcome]) -> None:
     failed = [
         f"seed {outcome.seed}: {'; '.join(map(str, outcome.anomalies[:3]))}\n"
-        f"  to see it again: python -m tests.simulation --seed {outcome.seed} --trace"
+        f"  to see it again: python -m tests.simulation one-broker --seed {outcome.seed} --trace"
         for outcome in outcomes
         if not outcome.is_good
     ]
