@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from time import sleep
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ class Notebook:
         self.timers = timers
         self.values: dict[bytes, bytes] = {}
         self.ends: list[tuple[Producer, bool]] = []
+        self.is_prepared = False
         self.is_loaded = False
         self.waiting: list[Promise[bytes]] = []
 
@@ -52,7 +54,12 @@ class Notebook:
     def replay_end(self, producer: Producer, is_commit: bool) -> None:
         self.ends.append((producer, is_commit))
 
+    def prepare(self) -> Iterator[None]:
+        yield
+        self.is_prepared = True
+
     def loaded(self) -> None:
+        assert self.is_prepared
         self.is_loaded = True
 
     def unloaded(self, error: Exception) -> None:
@@ -294,3 +301,59 @@ def test_the_end_of_a_transaction_is_waited_for() -> None:
         assert await reading == [(Producer(1, 0), False)]
 
     play(story)
+
+
+class Slow(Notebook):
+    """Takes its time to get ready."""
+
+    steps = 50
+
+    def prepare(self) -> Iterator[None]:
+        for _ in range(self.steps):
+            sleep(0.001)
+            yield
+        self.is_prepared = True
+
+
+def test_getting_ready_holds_nobody_up_and_misses_no_end_of_a_transaction() -> None:
+    async def main() -> None:
+        runtime: Runtime[Slow] = Runtime("topic", lambda _, timers: Slow(timers))
+        log = ScriptedLog()
+        log.append([Entry(b"a", b"1")], None)
+        runtime.lead(0, log)
+        turns = 0
+        while not runtime.is_active(0):
+            await asyncio.sleep(0)
+            turns += 1
+            if turns == 4:
+                log.append_marker(Producer(1, 0), is_commit=True)
+                runtime.end_transaction(0, Producer(1, 0), is_commit=True)
+        assert turns > 4
+        shard = runtime.shard(0)
+        assert shard is not None
+        assert shard.ends == [(Producer(1, 0), True)]
+        runtime.stop()
+
+    asyncio.run(main())
+
+
+def test_what_is_to_be_done_soon_waits_for_the_shard_and_is_tried_again() -> None:
+    async def main() -> None:
+        runtime: Runtime[Notebook] = Runtime("topic", lambda _, timers: Notebook(timers))
+        log = ScriptedLog()
+        log.refuses = NotCoordinator()
+        runtime.lead(0, log)
+        runtime.do_soon(0, "x", put(b"a"))
+        runtime.do_soon(0, "x", put(b"b"))
+        runtime.do_soon(7, "x", put(b"elsewhere"))
+        while not runtime.is_active(0):
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.01)
+        assert values(runtime) == {}
+        log.refuses = None
+        runtime.do_soon(0, "y", put(b"c"))
+        await asyncio.sleep(runtime_module.RETRY_MS / 1000 + 0.05)
+        assert values(runtime) == {b"b": b"v", b"c": b"v"}
+        runtime.stop()
+
+    asyncio.run(main())

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from millstream.coordinator.groups.consumer_entries import Matched
-from millstream.coordinator.groups.shard import GroupShard
 from millstream.coordinator.groups.topics import KnownTopic
-from millstream.coordinator.shard import Result
-from millstream.errors import InvalidRegularExpression, KafkaError
+from millstream.errors import InvalidRegularExpression
 
 if TYPE_CHECKING:
     from millstream.broker.server import Broker
@@ -38,7 +36,8 @@ class GroupTopics:
         self._task: asyncio.Task[None] | None = None
         self._is_told = True
         self._is_over = False
-        self._gone: set[str] = set()
+        self._gone: dict[str, int] = {}
+        """Topics that were deleted, and when."""
         self._matched: dict[str, Matched] = {}
         self.version = 0
 
@@ -84,7 +83,7 @@ class GroupTopics:
         """A topic came, went or grew. The groups are told once for all that change together."""
         self.version += 1
         if name not in self._broker.metadata.topics:
-            self._gone.add(name)
+            self._gone[name] = self._broker.clock.now_ms()
         self._tell_later()
 
     def _tell_later(self) -> None:
@@ -102,11 +101,11 @@ class GroupTopics:
 
     async def _tell_groups(self) -> None:
         groups = self._broker.groups
-        gone, self._gone = frozenset(self._gone), set()
-        for index in groups.active:
+        gone, self._gone = self._gone, {}
+        for index in groups.led:
             if gone:
-                await self._write(index, lambda shard: shard.delete_topics(gone))
-            await self._write(index, lambda shard: shard.topics_changed())
+                groups.do_soon(index, ("gone topics", self.version), lambda shard: shard.delete_topics(gone))
+            groups.do_soon(index, "changed topics", lambda shard: shard.topics_changed())
         patterns = {pattern for shard in groups for pattern in shard.consumer.regexes}
         if not patterns:
             return
@@ -116,15 +115,8 @@ class GroupTopics:
                 found[pattern] = await self.match(pattern)
             except InvalidRegularExpression as error:
                 log.warning("groups have a regular expression that is none: %s", error.message)
-        for index in groups.active:
-            await self._write(index, lambda shard: shard.regexes_matched(found))
-
-    async def _write(self, index: int, work: Callable[[GroupShard], Result[None]]) -> None:
-        try:
-            await self._broker.groups.write(index, work)
-        except KafkaError as error:
-            # Whoever coordinates these groups next looks at the topics when it has loaded them.
-            log.info("partition %d of groups was not told of topics: %s", index, error.message)
+        for index in groups.led:
+            groups.do_soon(index, "matched topics", lambda shard: shard.regexes_matched(found))
 
     async def stop(self) -> None:
         self._is_over = True

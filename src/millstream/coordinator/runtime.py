@@ -75,6 +75,8 @@ class _Host(Generic[S]):
         self.task: asyncio.Task[None] | None = None
         self._runtime = runtime
         self._timers: dict[object, asyncio.TimerHandle] = {}
+        self.awaiting: dict[object, Callable[[S], Result[Any]]] = {}
+        """What is to be done when the shard is in service."""
         self.shard: S
 
     def set(self, key: object, delay_ms: int, work: Callable[[], Result[Any]]) -> None:
@@ -91,6 +93,9 @@ class _Host(Generic[S]):
         for handle in self._timers.values():
             handle.cancel()
         self._timers.clear()
+
+    def do_soon(self, key: object, work: Callable[[S], Result[Any]]) -> None:
+        self.set(("soon", key), 0, lambda: work(self.shard))
 
     def _fire(self, key: object, work: Callable[[], Result[Any]]) -> None:
         self._timers.pop(key, None)
@@ -161,6 +166,11 @@ class Runtime(Generic[S]):
         host = self._hosts.get(index)
         return host.shard if host is not None and host.is_active else None
 
+    @property
+    def led(self) -> list[int]:
+        """The partitions whose shards are in service, or will be when they have been loaded."""
+        return list(self._hosts)
+
     def is_active(self, index: int) -> bool:
         host = self._hosts.get(index)
         return host is not None and host.is_active
@@ -197,6 +207,8 @@ class Runtime(Generic[S]):
             started = loop.time()
             try:
                 count = await self._replay_log(host)
+                await self._prepare(host)
+                await self._replay_log(host)  # ends of transactions that came meanwhile
                 break
             except Exception:
                 self.failures += 1
@@ -205,16 +217,29 @@ class Runtime(Generic[S]):
                 )
                 await asyncio.sleep(RETRY_MS / 1000)
                 host.cancel_all()
+                host.next_offset = 0
                 host.shard = self._make_shard(host.index, host)
         host.is_active = True
         host.shard.loaded()
+        for key, work in host.awaiting.items():
+            host.do_soon(key, work)
+        host.awaiting.clear()
         if count:
             seconds = loop.time() - started
             log.info("loaded %d records of %s-%d in %.2f s", count, self.name, host.index, seconds)
 
-    async def _replay_log(self, host: _Host[S]) -> int:
+    async def _prepare(self, host: _Host[S]) -> None:
         loop = asyncio.get_running_loop()
-        offset = count = 0
+        pause_at = loop.time() + LOAD_SLICE_SECONDS
+        for _ in host.shard.prepare():
+            if loop.time() > pause_at:
+                await asyncio.sleep(0)
+                pause_at = loop.time() + LOAD_SLICE_SECONDS
+
+    async def _replay_log(self, host: _Host[S]) -> int:
+        """Replay from `next_offset` on; how many entries. There is nothing more when it returns."""
+        loop = asyncio.get_running_loop()
+        offset, count = host.next_offset, 0
         while True:
             batches, offset = await host.log.read(offset)
             if not batches and offset >= host.log.end_offset:
@@ -266,6 +291,19 @@ class Runtime(Generic[S]):
         if host.is_over:
             raise NotCoordinator
         return response
+
+    def do_soon(self, index: int, key: object, work: Callable[[S], Result[Any]]) -> None:
+        """Do an operation that nobody waits for as soon as the shard is in service, again if it is refused.
+
+        It takes the place of one with the same key that has not been done yet. If the partition moves
+        before, it is not done at all.
+        """
+        host = self._hosts.get(index)
+        if host is not None:
+            if host.is_active:
+                host.do_soon(key, work)
+            else:
+                host.awaiting[key] = work
 
     async def read(self, index: int, look: Callable[[S], T]) -> T:
         """Look at a shard; the answer holds only what is committed."""

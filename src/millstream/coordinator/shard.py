@@ -12,7 +12,7 @@ Shards do no I/O and know no event loop: time, timers and randomness are given t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -70,8 +70,15 @@ class Shard(Protocol):
         """Take over the end of a transaction that wrote entries here."""
         ...
 
+    def prepare(self) -> Iterator[None]:
+        """All that is in the log has been replayed: make ready what `loaded` needs, in short steps.
+
+        Others get their turn between the steps; nobody is served yet.
+        """
+        ...
+
     def loaded(self) -> None:
-        """All that is in the log has been replayed: begin to serve, set timers."""
+        """Begin to serve, set timers."""
         ...
 
     def unloaded(self, error: Exception) -> None:

@@ -88,12 +88,13 @@ class ConsumerHost(Host):
 
     def delete_topic(self, name: str) -> None:
         del self.topics.known[name]
-        self.apply(self.shard.delete_topics([name]))
+        self.apply(self.shard.delete_topics({name: self.clock.now_ms()}))
         self.tell()
 
     def tell(self) -> None:
         """What the broker does when topics have changed."""
         self.apply(self.shard.topics_changed())
+        self.run_timers()
         found = {regex: self.topics.matched(regex) for regex in self.shard.consumer.regexes}
         self.apply(self.shard.regexes_matched(found))
 

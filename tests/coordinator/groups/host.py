@@ -61,6 +61,7 @@ class Host:
         self._timers: dict[object, tuple[float, int, Callable[[], Result[Any]]]] = {}
         self._count = 0
         self.shard = self._make()
+        list(self.shard.prepare())
         self.shard.loaded()
         self.run_timers()
 
@@ -138,6 +139,7 @@ class Host:
         self.shard.unloaded(error)
         self._timers.clear()
         self.shard = self.replayed()
+        list(self.shard.prepare())
         self.shard.loaded()
         self.run_timers()
 

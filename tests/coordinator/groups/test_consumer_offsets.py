@@ -10,6 +10,7 @@ from millstream.errors import (
     GroupIdNotFound,
     IllegalGeneration,
     NonEmptyGroup,
+    NotCoordinator,
     StaleMemberEpoch,
     UnknownMemberId,
     UnsupportedVersion,
@@ -120,3 +121,25 @@ def test_offsets_expire_when_nobody_reads_the_topic() -> None:
     host.wait(2 * DAY_MS)
     assert host.shard.find("g") is None
     assert not list(host.replayed())
+
+
+def test_offsets_age_from_when_the_group_became_empty() -> None:
+    """A group that had nothing to commit for longer than the retention keeps its place over a restart of
+    its members."""
+    config = {"offsets.retention.minutes": "10", "offsets.retention.check.interval.ms": "60000"}
+    host = ConsumerHost(config, t=4)
+    c = Consumer(host, "c", "t")
+    c.step()
+    commit = Commit(TopicPartition("t", 0), 5, -1, "")
+    host.apply(host.shard.commits.commit("g", Caller(c.epoch, "c"), [commit]))
+    for _ in range(40):
+        host.wait(30_000)
+        assert c.step() == 0
+    assert c.leave() == 0
+    host.wait(599_000)
+    assert host.shard.offsets.count("g") == 1
+    host.reload(NotCoordinator())  # a coordinator that has not seen it become empty gives it the whole time
+    host.wait(599_000)
+    assert host.shard.offsets.count("g") == 1
+    host.wait(61_000)
+    assert host.shard.find("g") is None

@@ -279,3 +279,28 @@ def test_an_admin_lets_members_go() -> None:
     assert [member.error_code for member in answer.members] == [0, 0, 25, 25]
     settle(c)
     assert c.reads == all_of("t", 4)
+
+
+def test_a_classic_member_comes_into_a_consumer_group_that_is_empty() -> None:
+    """The group's tombstones, which its join writes, must not take the new classic group with them."""
+    host = ConsumerHost(t=4)
+    c = Consumer(host, "c", "t")
+    settle(c)
+    c.leave()
+    assert host.group().is_empty
+    member_id, joined = host.enter("g")
+    assert member_id
+    host.settle("g", [joined])
+    assert not host.shard.consumer.groups
+    c.step()
+    c.leave()
+    host.leave("g", (member_id, None))
+
+
+def test_a_static_classic_member_comes_into_a_consumer_group_that_is_empty() -> None:
+    host = ConsumerHost(t=4)
+    c = Consumer(host, "c", "t")
+    settle(c)
+    c.leave()
+    host.settle("g", [host.join("g", instance="x")])
+    assert not host.shard.consumer.groups

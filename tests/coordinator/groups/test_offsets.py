@@ -183,9 +183,27 @@ def test_offsets_go_with_their_topic() -> None:
     host = Host()
     commit(host, commits=[Commit(T0, 1, -1, ""), Commit(T1, 1, -1, ""), Commit(U0, 2, -1, "")])
     commit(host, group="h", commits=[Commit(T0, 1, -1, "")])
-    host.apply(host.shard.delete_topics(["t"]))
+    host.apply(host.shard.delete_topics({"t": host.clock.now_ms()}))
+    host.run_timers()
     assert (offset(host, T0), offset(host, T1), offset(host, U0)) == (None, None, 2)
     assert host.shard.find("h") is None
+
+
+def test_offsets_go_with_their_topic_when_the_log_takes_that_later() -> None:
+    """Else a topic made anew under the old name would be read from the old positions on."""
+    host = Host()
+    commit(host, commits=[Commit(T0, 1, -1, "")])
+    deleted_ms = host.clock.now_ms()
+    host.wait(10)
+    commit(host, group="h", commits=[Commit(T0, 7, -1, "")])  # in the topic made anew
+    host.refuses = NotCoordinator()
+    host.apply(host.shard.delete_topics({"t": deleted_ms}))
+    host.run_timers()
+    assert offset(host, T0) == 1
+    host.refuses = None
+    host.wait(1000)
+    assert offset(host, T0) is None
+    assert host.shard.commits.committed("h", T0) is not None
 
 
 # Transactions

@@ -109,6 +109,7 @@ class Host:
         self._timers: dict[object, tuple[int, int, Callable[[], Result[Any]]]] = {}
         self._count = 0
         self.shard = self._make()
+        list(self.shard.prepare())
         self.shard.loaded()
 
     def _make(self) -> TransactionShard:
@@ -167,6 +168,7 @@ class Host:
         self.prepared.clear()
         self.shard.unloaded(RuntimeError())
         self.shard = self.replayed()
+        list(self.shard.prepare())
         self.shard.loaded()
 
     def put(self, transaction: Transaction) -> None:

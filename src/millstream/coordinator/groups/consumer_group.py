@@ -4,8 +4,8 @@ Three epochs drive it. The *group epoch* grows with every change of members, sub
 *assignment epoch* is the group epoch that the target assignment was made for. A *member epoch* is the
 assignment epoch that the member has reached: the group is stable when all have reached the last.
 
-Everything here is what the log says: only replaying changes it. Invariant: a partition is held by at most
-one member (`owners` is the inverse of what the members hold).
+Everything here but `empty_since_ms` is what the log says: only replaying changes it. Invariant: a partition
+is held by at most one member (`owners` is the inverse of what the members hold).
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ class ConsumerGroup:
         self.regexes: dict[str, Matched] = {}
         """The topics of each regular expression that members are subscribed by."""
         self.owners: dict[tuple[UUID, int], str] = {}
+        self.empty_since_ms: int | None = None
+        """Since when it has had no members, as far as its coordinator has seen; the log does not tell."""
         self._subscribed: frozenset[str] | None = None
 
     # What it is

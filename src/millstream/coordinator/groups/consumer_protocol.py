@@ -46,11 +46,10 @@ class ConsumerProtocol:
         """Take over an entry about a consumer group; the group it is about."""
         return replay_consumer_entry(self.groups, number, entry)
 
-    def loaded(self) -> list[Entry]:
-        """All is replayed: wait for the members, and see whether topics have changed meanwhile."""
-        for group in self.groups.values():
-            self._sessions.loaded(group)
-        return self.topics_changed()
+    def loaded(self, group: ConsumerGroup) -> list[Entry]:
+        """A group came back from the log: wait for its members, see whether topics changed meanwhile."""
+        self._sessions.loaded(group)
+        return self._progress.refreshed(group)
 
     def assignor_of(self, group: ConsumerGroup) -> str:
         """The assignor that the group's next assignment is made by."""
@@ -68,12 +67,10 @@ class ConsumerProtocol:
             if member.regex
         }
 
-    def topics_changed(self) -> list[Entry]:
-        """Topics came, went or grew: groups that read them are assigned anew."""
-        entries: list[Entry] = []
-        for group in self.groups.values():
-            entries += self._progress.refreshed(group)
-        return entries
+    def refreshed(self, group_id: str) -> list[Entry]:
+        """Topics came, went or grew: a group that reads them is assigned anew."""
+        group = self.groups.get(group_id)
+        return [] if group is None else self._progress.refreshed(group)
 
     def regexes_matched(self, found: Mapping[str, Matched]) -> list[Entry]:
         """Regular expressions were matched with the topics that there are now."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
-from millstream.clock import Clock
 from millstream.coordinator.groups.offset_format import offset_tombstone
 from millstream.coordinator.groups.offsets import Offsets
 from millstream.coordinator.groups.rounds import Rounds
@@ -17,16 +16,15 @@ STEP = 10_000
 class DeletedTopics:
     """Removes the offsets that groups had in deleted topics, not those committed later in new ones."""
 
-    def __init__(self, offsets: Offsets, timers: Timers, clock: Clock) -> None:
+    def __init__(self, offsets: Offsets, timers: Timers) -> None:
         self._offsets = offsets
-        self._clock = clock
         self._rounds = Rounds("deleted topics", timers, STEP)
         self._gone: dict[str, int] = {}
         """The topics that are gone, and until when commits to them meant those."""
 
-    def remove(self, topics: Iterable[str]) -> Result[Any]:
-        """Begin to remove what was committed in these topics until now."""
-        self._gone.update(dict.fromkeys(topics, self._clock.now_ms()))
+    def remove(self, topics: Mapping[str, int]) -> Result[Any]:
+        """Begin to remove what was committed in these topics until they were deleted, which was when."""
+        self._gone.update(topics)
         return self._rounds.begin(self._offsets, self._look, self._gone.clear)
 
     def _look(self, group_id: str) -> tuple[list[Entry], int]:

@@ -92,6 +92,10 @@ class Expiry:
         if committed.expire_timestamp_ms != NO_EXPIRY:
             return now_ms >= committed.expire_timestamp_ms
         since_ms = committed.commit_timestamp_ms
-        if isinstance(group, ClassicGroup) and group.is_empty and group.protocol_type is not None:
+        if isinstance(group, ConsumerGroup):
+            # Kafka takes the last commit alone: then a group that had nothing to commit for a long time
+            # loses its place as soon as its last member restarts.
+            since_ms = max(since_ms, group.empty_since_ms or 0)
+        elif group.is_empty and group.protocol_type is not None:
             since_ms = group.state_since_ms if group.state_since_ms >= 0 else since_ms
         return now_ms - since_ms >= self._settings.retention_ms

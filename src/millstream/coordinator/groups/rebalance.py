@@ -230,8 +230,9 @@ class Rebalances:
         One that is larger than groups may be by now begins anew, and the last to join are left out.
         """
         for member in group.members.values():
-            self.heard(group, member)
-        if len(group.members) > self._settings.max_size:
+            if member.watched_until is None and not member.is_waiting:
+                self.heard(group, member)
+        if len(group.members) > self._settings.max_size and group.state is State.STABLE:
             return self.begin(group)
         return []
 

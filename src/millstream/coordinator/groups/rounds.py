@@ -14,7 +14,8 @@ Look = Callable[[str], tuple[list[Entry], int]]
 class Rounds:
     """Looks at one group after the other, in steps of about `step` offsets.
 
-    A step whose entries the log refuses is done again: the timer that would have gone on is set anew then.
+    Every step is a timer's work: one whose entries the log refuses is done again, because the timer that
+    would have gone on is set anew then.
     """
 
     def __init__(self, name: str, timers: Timers, step: int) -> None:
@@ -24,7 +25,11 @@ class Rounds:
 
     def begin(self, groups: Iterable[str], look: Look, then: Callable[[], None]) -> Result[Any]:
         """Begin a round, in place of one that is under way; `then` is called when all is written."""
-        return self._go_on(tuple(groups), 0, look, then)
+        self._later(tuple(groups), 0, look, then)
+        return Result(None)
+
+    def _later(self, groups: tuple[str, ...], position: int, look: Look, then: Callable[[], None]) -> None:
+        self._timers.set(self._name, 0, lambda: self._go_on(groups, position, look, then))
 
     def _go_on(
         self, groups: tuple[str, ...], position: int, look: Look, then: Callable[[], None]
@@ -39,5 +44,5 @@ class Rounds:
             entries += found
             looked_at += count + 1
             position += 1
-        self._timers.set(self._name, 0, lambda: self._go_on(groups, position, look, then))
+        self._later(groups, position, look, then)
         return Result(None, entries, is_atomic=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import ChainMap, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from random import Random
 from typing import Any
 
@@ -28,6 +28,7 @@ from millstream.coordinator.groups.offset_format import (
 )
 from millstream.coordinator.groups.offsets import Offsets
 from millstream.coordinator.groups.rebalance import Rebalances
+from millstream.coordinator.groups.rounds import Rounds
 from millstream.coordinator.groups.settings import Settings
 from millstream.coordinator.groups.topics import NoTopics, Topics
 from millstream.coordinator.shard import Entry, Producer, Result, Timers
@@ -49,6 +50,13 @@ GROUP_TYPE = GroupMetadataKey.types[-1]
 MAX_RECENT = 10_000
 """How many of the last offsets in the log count as changed when it has been loaded: whoever coordinated
 them before may not have come to show them."""
+
+
+BEGIN_STEP = 200
+"""How many members and groups that came back from the log are looked after before others get their turn."""
+
+REFRESH_STEP = 500
+"""How many groups are told of topics before others get their turn."""
 
 
 class Watcher:
@@ -83,6 +91,7 @@ class GroupShard:
         self._is_live = False
         self._recent: deque[tuple[bytes, bytes]] = deque(maxlen=MAX_RECENT)
         self._timers = timers
+        self._clock = clock
         self._watcher = watcher or Watcher()
         self._rebalances = Rebalances(self.groups, timers, clock, settings, self._watcher.group_changed)
         self.joins = Joins(self.groups, self._rebalances, random, settings)
@@ -93,7 +102,9 @@ class GroupShard:
             self.consumer.groups,  # type: ignore[arg-type]
             self.groups,  # type: ignore[arg-type]
         )
-        self._deleted_topics = DeletedTopics(self.offsets, timers, clock)
+        self._deleted_topics = DeletedTopics(self.offsets, timers)
+        self._beginnings = Rounds("loaded", timers, BEGIN_STEP)
+        self._refreshes = Rounds("topics", timers, REFRESH_STEP)
         self._expiry = Expiry(every_group, self.find, self.offsets, timers, clock, settings)
 
     # Looking
@@ -152,9 +163,11 @@ class GroupShard:
 
     # What happens to topics
 
-    def topics_changed(self) -> Result[None]:
-        """Topics came, went or grew: consumer groups that read them are assigned anew."""
-        return Result(None, self.consumer.topics_changed(), is_atomic=False)
+    def topics_changed(self) -> Result[Any]:
+        """Topics came, went or grew: consumer groups that read them will, step by step, be assigned anew."""
+        return self._refreshes.begin(
+            self.consumer.groups, lambda group_id: (self.consumer.refreshed(group_id), 0), lambda: None
+        )
 
     def regexes_matched(self, found: Mapping[str, Matched]) -> Result[None]:
         """Regular expressions were matched with the topics that there are now."""
@@ -178,8 +191,8 @@ class GroupShard:
             self.groups.pop(group_id, None)
         return Result(None, entries, is_atomic=False)
 
-    def delete_topics(self, topics: Iterable[str]) -> Result[Any]:
-        """Topics are gone: so will be, step by step, every group's positions in them."""
+    def delete_topics(self, topics: Mapping[str, int]) -> Result[Any]:
+        """Topics are gone, since when: so will be, step by step, every group's positions in them."""
         return self._deleted_topics.remove(topics)
 
     # Replaying
@@ -214,10 +227,17 @@ class GroupShard:
         else:
             changed = self.consumer.replay(number, entry)
             if changed is not None:
-                if changed in self.consumer.groups:
+                if value is not None and changed in self.consumer.groups:
                     self._forget(changed)
                 if self._is_live:
+                    self._note_emptiness(changed)
                     self._watcher.group_changed(changed)
+
+    def _note_emptiness(self, group_id: str) -> None:
+        """Remember since when a consumer group has been empty, as far as this coordinator has seen it."""
+        group = self.consumer.groups.get(group_id)
+        if group is not None and group.is_empty != (group.empty_since_ms is not None):
+            group.empty_since_ms = self._clock.now_ms() if group.is_empty else None
 
     def _forget(self, group_id: str) -> None:
         """A classic group is gone, or is a consumer group by now: whoever waits in it joins again."""
@@ -254,26 +274,33 @@ class GroupShard:
 
     # Beginning and ending
 
-    def loaded(self) -> None:
-        for classic in list(self.groups.values()):
+    def prepare(self) -> Iterator[None]:
+        for group_id, classic in self.groups.items():
             classic.load()
-        for group_id in (*self.groups, *self.consumer.groups):
             self._watcher.group_changed(group_id)
+            yield
+        for group_id in self.consumer.groups:
+            self._note_emptiness(group_id)
+            self._watcher.group_changed(group_id)
+            yield
         for group, place in self._recent:
             self._watcher.offset_changed(group, place)
+            yield
+
+    def loaded(self) -> None:
         self._recent.clear()
         if self.consumer.regexes:
             self.consumer.topics.match_again()
         self._is_live = True
-        self._timers.set("loaded", 0, self._begin)
+        self._beginnings.begin([*self.groups, *self.consumer.groups], self._begin, lambda: None)
         self._expiry.begin()
 
-    def _begin(self) -> Result[Any]:
-        entries: list[Entry] = []
-        for group in list(self.groups.values()):
-            entries += self._rebalances.loaded(group)
-        entries += self.consumer.loaded()
-        return Result(None, entries)
+    def _begin(self, group_id: str) -> tuple[list[Entry], int]:
+        """A group came back from the log: wait for its members."""
+        group = self.known(group_id)
+        if isinstance(group, ConsumerGroup):
+            return self.consumer.loaded(group), len(group.members)
+        return ([], 0) if group is None else (self._rebalances.loaded(group), len(group.members))
 
     def unloaded(self, error: Exception) -> None:
         self._is_live = False

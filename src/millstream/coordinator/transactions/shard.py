@@ -64,6 +64,8 @@ class TransactionShard:
         self._ongoing: dict[str, None] = {}
         self._bumps: dict[str, _Bump] = {}
         self._made: tuple[Entry, Transaction] | None = None
+        self._undone: list[str] = []
+        """The ids whose transactions were decided and not ended when the log was loaded."""
         self._settings = settings
         self._clock = clock
         self._on_prepared = on_prepared
@@ -266,11 +268,17 @@ class TransactionShard:
     def replay_end(self, producer: Producer, is_commit: bool) -> None:
         """Nobody writes here within a transaction."""
 
-    def loaded(self) -> None:
-        self._is_live = True
+    def prepare(self) -> Iterator[None]:
         for transaction in self:
             if transaction.is_prepared:
-                self._on_prepared(transaction.transactional_id)
+                self._undone.append(transaction.transactional_id)
+            yield
+
+    def loaded(self) -> None:
+        self._is_live = True
+        for transactional_id in self._undone:
+            self._on_prepared(transactional_id)
+        self._undone.clear()
         self._upkeep.begin()
 
     def unloaded(self, error: Exception) -> None:

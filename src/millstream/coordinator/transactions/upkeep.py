@@ -60,7 +60,7 @@ class Upkeep:
                 if nbytes > MAX_ENTRY_BYTES:
                     self._timers.set(TIMEOUTS, 0, self._abort_late)
                     break
-        return Result(None, entries)
+        return Result(None, entries, is_atomic=False)
 
     def _start_expiry(self) -> Result[None]:
         self._left = list(self._transactions)
@@ -77,7 +77,7 @@ class Upkeep:
             self._timers.set(EXPIRY, 0, self._go_on)
         else:
             self._timers.set(EXPIRY, self._settings.expiration_check_ms, self._start_expiry)
-        return Result(None, entries)
+        return Result(None, entries, is_atomic=False)
 
 
 def _is_idle(transaction: Transaction) -> bool:
