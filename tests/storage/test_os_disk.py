@@ -194,6 +194,72 @@ def test_reads_without_waiting_give_what_is_in_memory(tmp_path: Path) -> None:
     assert bytes(file.pread(0, 0, nowait=True)) == b""
 
 
+def test_a_file_that_had_to_be_read_from_the_device_is_left_to_threads_until_reads_are_fast_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = OsDisk()
+    disk.open(f"{tmp_path}/f", create=True).append(b"0123456789" * 100)
+    file = disk.open(f"{tmp_path}/f")
+    now_ns = 0
+    read_ns = 0
+
+    def clock() -> int:
+        nonlocal now_ns
+        now_ns += read_ns
+        return now_ns
+
+    monkeypatch.setattr("millstream.storage.os_disk.perf_counter_ns", clock)
+    assert bytes(file.pread(10, 0, nowait=True)) == b"0123456789"
+    read_ns = 1_000_000
+    assert bytes(file.pread(10, 10, nowait=True)) == b"0123456789"
+    for _ in range(3):
+        with pytest.raises(BlockingIOError):
+            file.pread(10, 20, nowait=True)
+        assert bytes(file.pread(10, 20)) == b"0123456789"
+    read_ns = 10_000
+    for _ in range(8):
+        with pytest.raises(BlockingIOError):
+            file.pread(10, 30, nowait=True)
+        assert bytes(file.pread(10, 30)) == b"0123456789"
+    assert bytes(file.pread(10, 40, nowait=True)) == b"0123456789"
+
+
+def test_what_was_just_written_is_read_at_once_however_slow_older_parts_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = OsDisk()
+    disk.open(f"{tmp_path}/f", create=True).append(b"old")
+    file = disk.open(f"{tmp_path}/f")
+    file.append(b"new")
+
+    def refuse(*_: object) -> int:
+        raise BlockingIOError
+
+    monkeypatch.setattr(os, "preadv", refuse)
+    with pytest.raises(BlockingIOError):
+        file.pread(3, 0, nowait=True)
+    monkeypatch.undo()
+    with pytest.raises(BlockingIOError):
+        file.pread(3, 0, nowait=True)
+    assert bytes(file.pread(3, 3, nowait=True)) == b"new"
+
+
+def test_a_large_buffer_is_used_again_only_when_nobody_looks_at_it(tmp_path: Path) -> None:
+    disk = OsDisk()
+    file = disk.open(f"{tmp_path}/f", create=True)
+    size = 100_000
+    for value in range(8):
+        file.append(bytes([value]) * size)
+    held = [file.pread(size, value * size, nowait=True)[10:] for value in range(8)]
+    for value, view in enumerate(held):
+        assert bytes(view) == bytes([value]) * (size - 10)
+    free = id(held.pop(7).obj)
+    again = file.pread(size, 0, nowait=True)
+    assert id(again.obj) == free
+    assert bytes(again) == bytes(size)
+    assert [view[0] for view in held] == list(range(7))
+
+
 def test_where_the_system_cannot_say_only_what_was_just_written_counts_as_in_memory(tmp_path: Path) -> None:
     disk = OsDisk()
     file = disk.open(f"{tmp_path}/f", create=True)
