@@ -97,12 +97,18 @@ class TransactionMarkers:
     async def _end(self, index: int, transactional_id: str) -> None:
         ending = _Ending(transactional_id)
         pause_seconds = FIRST_RETRY_SECONDS
+        shard = self._broker.transactions.shard(index)
         while True:
             try:
                 if await self._go_on(index, ending):
                     return
-            except (NotCoordinator, TransactionCoordinatorFenced):
+            except TransactionCoordinatorFenced:
                 return
+            except NotCoordinator as error:
+                if self._broker.transactions.shard(index) is not shard:
+                    return
+                # Its log takes nothing at the moment, as on a full disk: nobody else will end it.
+                log.warning("ending the transaction of %r: %s", transactional_id, error.message)
             except KafkaError as error:
                 log.warning("ending the transaction of %r: %s", transactional_id, error.message)
             except Exception:

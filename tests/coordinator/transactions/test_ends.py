@@ -19,7 +19,13 @@ from millstream.controller.topics import NewTopic
 from millstream.coordinator.groups.commits import Caller, Commit
 from millstream.coordinator.shard import Producer
 from millstream.coordinator.transactions.transaction import BUMPING, OLD, Status, Transaction
-from millstream.errors import ConcurrentTransactions, NotEnoughReplicas
+from millstream.errors import (
+    ConcurrentTransactions,
+    KafkaError,
+    KafkaStorageError,
+    NotEnoughReplicas,
+    NotLeaderOrFollower,
+)
 from millstream.model import TopicPartition
 from millstream.protocol.batch import decode_marker, decode_records, encode_batch, read_header
 from millstream.protocol.record import Record
@@ -270,6 +276,35 @@ def test_a_partition_that_cannot_be_written_to_is_tried_again(
                 await case.init()
             await case.completed()
             assert tries == 4
+            assert case.log() == [b"x", True]
+
+    run(test())
+
+
+@pytest.mark.parametrize("error", [KafkaStorageError, NotLeaderOrFollower])
+def test_an_end_that_the_coordinators_log_refuses_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[KafkaError]
+) -> None:
+    """A full disk, or a session with the registry that is late, passes: the transaction must not hang."""
+
+    async def test() -> None:
+        async with running(tmp_path) as case:
+            await case.init()
+            await case.send(b"x")
+            await case.end()
+            refusals = 0
+            append = case.coordinator.append_internal
+
+            def refused(*args: Any, **options: Any) -> Any:
+                nonlocal refusals
+                refusals += 1
+                if refusals < 3:
+                    raise error
+                return append(*args, **options)
+
+            monkeypatch.setattr(case.coordinator, "append_internal", refused)
+            await case.completed()
+            assert refusals == 3
             assert case.log() == [b"x", True]
 
     run(test())
