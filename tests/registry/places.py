@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
+import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
+from kazoo.client import KazooClient
+
 from millstream.registry.contract import Registry
 from millstream.registry.database import Database
 from millstream.registry.memory import MemoryRegistry, MemoryTree
 from millstream.registry.sqlite import SqliteRegistry
+from millstream.registry.zookeeper import ZookeeperRegistry
 
 
 class Place(Protocol):
@@ -51,7 +56,37 @@ class SqlitePlace:
         database.close()
 
 
-PLACES: dict[str, Callable[[Path], Place]] = {"memory": MemoryPlace, "sqlite": SqlitePlace}
+class ZookeeperPlace:
+    """A tree of its own on a server that many tests share."""
+
+    numbers = itertools.count(1)
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+        self.address = f"zookeeper://{server}/places/{os.getpid()}-{next(self.numbers)}"
+
+    def registry(self, timeout_ms: int = 6000) -> ZookeeperRegistry:
+        return ZookeeperRegistry(self.address, timeout_ms)
+
+    def lose(self, registry: Registry) -> None:
+        """Another client takes the session over, by its number and password, and ends it."""
+        assert isinstance(registry, ZookeeperRegistry)
+        ensemble = registry._ensemble
+        assert ensemble is not None
+        thief = KazooClient(self._server, client_id=ensemble.client.client_id)
+        thief.start(timeout=10)
+        thief.stop()
+        thief.close()
+
+
+KINDS = ["memory", "sqlite", "zookeeper"]
+
+
+def make_place(kind: str, folder: Path, server: Callable[[], str]) -> Place:
+    """A new tree of a kind; `server` gives the address of a ZooKeeper server."""
+    if kind == "zookeeper":
+        return ZookeeperPlace(server())
+    return MemoryPlace(folder) if kind == "memory" else SqlitePlace(folder)
 
 
 @asynccontextmanager

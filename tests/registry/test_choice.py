@@ -10,6 +10,7 @@ import pytest
 from millstream.config.keys import ConfigError
 from millstream.registry.choice import make_registry
 from millstream.registry.memory import MemoryRegistry
+from millstream.registry.zookeeper import ZookeeperRegistry, parse_address
 
 
 def test_sqlite_keeps_its_file_in_the_folder_or_where_it_is_told(tmp_path: Path) -> None:
@@ -29,6 +30,21 @@ def test_memory_is_one_tree_per_registry() -> None:
     assert isinstance(make_registry("memory", "", 6000), MemoryRegistry)
 
 
+def test_zookeeper_has_servers_and_a_root() -> None:
+    assert isinstance(make_registry("zookeeper://one,two:2182/millstream", "", 6000), ZookeeperRegistry)
+    assert parse_address("zookeeper://one,two:2182/deep/tree") == ("one,two:2182", "/deep/tree")
+    assert parse_address("zookeeper://one") == ("one", "")
+    for bad in (
+        "zookeeper:one",
+        "zookeeper://",
+        "zookeeper://one,/x",
+        "zookeeper://one/x/",
+        "zookeeper://one//x",
+    ):
+        with pytest.raises(ConfigError):
+            make_registry(bad, "", 6000)
+
+
 def test_what_is_not_there_is_said() -> None:
-    with pytest.raises(ConfigError, match="zookeeper"):
-        make_registry("zookeeper://localhost:2181", "", 6000)
+    with pytest.raises(ConfigError, match="etcd"):
+        make_registry("etcd://localhost", "", 6000)

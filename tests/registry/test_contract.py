@@ -24,12 +24,12 @@ from millstream.registry.contract import (
     SessionLost,
     Set,
 )
-from tests.registry.places import PLACES, Place, eventually, eventually_gone, settle, with_sessions
+from tests.registry.places import KINDS, Place, eventually, eventually_gone, make_place, settle, with_sessions
 
 
-@pytest.fixture(params=PLACES)
+@pytest.fixture(params=KINDS)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    return PLACES[request.param](tmp_path)
+    return make_place(request.param, tmp_path, lambda: str(request.getfixturevalue("zookeeper")))
 
 
 # Nodes
@@ -390,6 +390,7 @@ async def test_a_watch_fires_for_data_existence_and_children(place: Place, a: Re
 async def test_a_watch_is_silent_about_other_nodes(place: Place, a: Registry, b: Registry) -> None:
     await a.create("/n/child", make_parents=True)
     await settle()
+    assert await b.children("/n") == ["child"]
     calls: list[str] = []
     b.watch("/n", calls.append)
     await a.set("/n/child", b"1")
@@ -404,6 +405,7 @@ async def test_a_watch_is_silent_about_other_nodes(place: Place, a: Registry, b:
 async def test_the_change_is_visible_when_the_watch_fires(place: Place, a: Registry, b: Registry) -> None:
     await a.create("/n", b"0")
     await settle()
+    assert await b.exists("/n") == 0
     seen: asyncio.Queue[int] = asyncio.Queue()
     tasks: list[asyncio.Task[None]] = []
 

@@ -6,7 +6,7 @@ import os
 
 from millstream.clock import Clock
 from millstream.config.keys import ConfigError
-from millstream.registry.contract import Registry
+from millstream.registry.contract import Registry, RegistryError
 
 FILE_NAME = "registry.db"
 
@@ -22,4 +22,15 @@ def make_registry(text: str, folder: str, session_timeout_ms: int, clock: Clock 
         from millstream.registry.sqlite import SqliteRegistry
 
         return SqliteRegistry(os.path.join(place or folder, FILE_NAME), session_timeout_ms, clock)
-    raise ConfigError(f"registry={text} is not served yet; use sqlite or memory")
+    if kind == "zookeeper":
+        try:
+            from millstream.registry.zookeeper import ZookeeperRegistry
+        except ImportError as error:
+            raise ConfigError(
+                f"registry={text} needs ZooKeeper's client: pip install 'millstream[zookeeper]' ({error})"
+            ) from error
+        try:
+            return ZookeeperRegistry(text, session_timeout_ms, clock)
+        except RegistryError as error:
+            raise ConfigError(f"registry: {error}") from error
+    raise ConfigError(f"registry={text} is not memory, sqlite, sqlite:FOLDER or zookeeper://HOSTS/PATH")

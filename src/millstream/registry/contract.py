@@ -167,7 +167,8 @@ class Registry(ABC):
     async def multi(self, operations: Sequence[Operation]) -> list[int]:
         """Apply all operations in order, or raise the error of the first that fails and apply none.
 
-        Answers the version that each leaves its node with, ANY for a Delete.
+        Answers the version that each leaves its node with; ANY for a Delete, and for a Check what it
+        asked for.
         """
 
     @abstractmethod

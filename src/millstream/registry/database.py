@@ -190,7 +190,7 @@ class Database:
         if operation.version not in (ANY, version):
             raise BadVersion(f"{path} has version {version}, not {operation.version}", path)
         if isinstance(operation, Check):
-            return version
+            return operation.version
         parent, name = _key(path)
         if isinstance(operation, Delete):
             if path == "/":

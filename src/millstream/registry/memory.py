@@ -151,7 +151,7 @@ class MemoryTree:
             return 0
         entry = self._matching(path, operation.version)
         if isinstance(operation, Check):
-            return entry.version
+            return operation.version
         if isinstance(operation, Delete):
             if path == "/":
                 raise RegistryError("the root cannot be deleted", path)

@@ -27,6 +27,12 @@ class Watches:
 
         return cancel
 
+    def has(self, path: str) -> bool:
+        return path in self._callbacks
+
+    def paths(self) -> list[str]:
+        return list(self._callbacks)
+
     def changed(self, paths: Iterable[str] | None) -> None:
         """Have the watches of these paths called soon; of all paths if None."""
         watched = list(self._callbacks) if paths is None else [p for p in paths if p in self._callbacks]

@@ -1,0 +1,256 @@
+"""A session with a ZooKeeper ensemble, through kazoo and its threads.
+
+kazoo keeps the connection in a thread of its own, goes on to the next server when one fails, and calls back
+from other threads; here all of that is brought to the event loop. Another thread sends a sign of life
+BEATS times in a time-out, and cuts a connection that stays silent, so that kazoo tries the next server while
+the session still lives. The thread does not depend on the event loop: a busy broker keeps its session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import SessionExpiredError
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.serialization import Connect
+from kazoo.protocol.states import KazooState
+
+from millstream.clock import Clock
+from millstream.registry.contract import Unavailable
+from millstream.registry.lease import BEATS, Lease
+
+logger = logging.getLogger(__name__)
+kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
+
+SILENCE = 1 / 3
+"""The share of the time-out that a connection may leave a sign of life unanswered."""
+
+CONNECT = 1 / 4
+"""The share of the time-out that reaching one server may take."""
+
+CLOSE_TIMEOUT_S = 1.0
+"""How long a server may take to answer that the session is closed."""
+
+STOP_TIMEOUT_S = 3.0
+"""How long an end of the session is waited for; kazoo's threads end by themselves later if need be."""
+
+
+class Owner(Protocol):
+    """Who is told what becomes of the session, on the event loop."""
+
+    def connected(self, ensemble: Ensemble) -> None: ...
+
+    def suspended(self, ensemble: Ensemble) -> None: ...
+
+    def lost(self, ensemble: Ensemble) -> None: ...
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """kazoo's threads, with an eye on when a connection was begun and a hand on its socket."""
+
+    def __init__(self, clock: Clock, connect_timeout_s: float) -> None:
+        super().__init__()
+        self._clock = clock
+        self._connect_timeout_s = connect_timeout_s
+        self.began_at = float("-inf")
+        self.connection: socket.socket | None = None
+
+    def create_connection(self, *arguments: Any, **options: Any) -> Any:
+        options["timeout"] = min(options.get("timeout") or self._connect_timeout_s, self._connect_timeout_s)
+        self.began_at = self._clock.monotonic()
+        self.connection = super().create_connection(*arguments, **options)
+        return self.connection
+
+    def cut(self) -> None:
+        """Break the connection; kazoo's thread sees it and makes another."""
+        connection = self.connection
+        if connection is not None:
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+
+class Ensemble:
+    """One session: a kazoo client, its lease and the thread that keeps it. Made on the event loop."""
+
+    def __init__(self, servers: str, timeout_s: float, clock: Clock, owner: Owner) -> None:
+        self._clock = clock
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self._timeout_s = timeout_s
+        self._handler = _Handler(clock, timeout_s * CONNECT)
+        self.client = KazooClient(
+            hosts=servers,
+            timeout=timeout_s,
+            handler=self._handler,
+            connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 1.5, "max_delay": 0.5},
+            logger=kazoo_logger,
+        )
+        self._watch_negotiation()
+        self.lease = Lease()
+        self.session_id = 0
+        self.is_connected = False
+        self.is_over = False
+        self._pending: set[asyncio.Future[Any]] = set()
+        self._changed = asyncio.Event()
+        self._stop = threading.Event()
+        self._heart: threading.Thread | None = None
+        self._ending: asyncio.Future[None] | None = None
+
+    async def start(self) -> None:
+        """Begin the session, or raise Unavailable after the time-out."""
+        self.client.add_listener(self._state_changed)
+        self.client.start_async()
+        if not await self.wait_for_connection(self._loop.time() + self._timeout_s):
+            raise Unavailable(f"no ZooKeeper server answers within {self._timeout_s:g} s")
+        self._heart = threading.Thread(target=self._beat, name="registry-heartbeat", daemon=True)
+        self._heart.start()
+
+    async def wait_for_connection(self, deadline: float) -> bool:
+        """Wait until there is a connection, or the session is over, or the deadline passes."""
+        while not self.is_connected and not self.is_over:
+            self._changed.clear()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._changed.wait()
+            except TimeoutError:
+                return False
+        return self.is_connected
+
+    async def stop(self) -> None:
+        """End the session and the threads."""
+        if self._ending is None:
+            self._over()
+            self.lease.end()
+            self._stop.set()
+            self._ending = self._loop.create_future()
+            threading.Thread(target=self._end, name="registry-end", daemon=True).start()
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await asyncio.shield(self._ending)
+        except TimeoutError:
+            logger.warning("ZooKeeper's client did not end within %s s", STOP_TIMEOUT_S)
+
+    def future(self, result: Any) -> asyncio.Future[Any]:
+        """A result of kazoo's, to be awaited; a session that comes to its end fails it at once."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._pending.add(future)
+        future.add_done_callback(self._pending.discard)
+        result.rawlink(lambda result: self.post(_settle, future, result))
+        return future
+
+    def post(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Have the event loop call a function; from any thread."""
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:
+            pass  # the loop was closed without closing the registry
+
+    # ------------------------------------------------ on the event loop, told by kazoo's thread
+
+    def _connected(self, session_id: int) -> None:
+        if not self.is_over:
+            self.session_id = session_id
+            self.is_connected = True
+            self._changed.set()
+            self._owner.connected(self)
+
+    def _suspended(self) -> None:
+        if not self.is_over:
+            self.is_connected = False
+            self._owner.suspended(self)
+
+    def _lost(self) -> None:
+        if not self.is_over:
+            self._over()
+            self._owner.lost(self)
+
+    def _over(self) -> None:
+        self.is_over = True
+        self.is_connected = False
+        for future in list(self._pending):
+            if not future.done():
+                future.set_exception(SessionExpiredError())
+        self._changed.set()
+
+    def _ended(self) -> None:
+        assert self._ending is not None
+        if not self._ending.done():
+            self._ending.set_result(None)
+
+    # ------------------------------------------------ in other threads
+
+    def _watch_negotiation(self) -> None:
+        """Note the time-out that the server grants: kazoo keeps it to itself."""
+        connection = self.client._connection
+        invoke = connection._invoke
+
+        def noting(timeout: float, request: Any, xid: int | None = None) -> Any:
+            result = invoke(timeout, request, xid)
+            if isinstance(request, Connect):
+                self._granted_s = result[0].time_out / 1000
+            return result
+
+        connection._invoke = noting
+        self._granted_s = self._timeout_s
+
+    def _state_changed(self, state: str) -> None:
+        if state == KazooState.CONNECTED:
+            self.lease.connected(self._handler.began_at, self._granted_s)
+            self.post(self._connected, self.client.client_id[0])
+        elif state == KazooState.SUSPENDED:
+            self.post(self._suspended)
+        else:
+            self.lease.end()
+            self.post(self._lost)
+
+    def _beat(self) -> None:
+        """Send a sign of life, wait for the answer, and again."""
+        while not self._stop.wait(self._granted_s / BEATS):
+            if not self.client.connected:
+                continue
+            connection, sent_at = self.lease.connection, self._clock.monotonic()
+            result = self.client.sync_async("/")
+            if not result.wait(self._granted_s * SILENCE):
+                if connection == self.lease.connection and not self._stop.is_set():
+                    logger.warning("ZooKeeper's server is silent; trying another")
+                    self._handler.cut()
+                continue
+            error = result.exception
+            if error is None:
+                self.lease.answered(sent_at, connection)
+            elif isinstance(error, SessionExpiredError):
+                self.lease.end()
+                self.post(self._lost)
+                return
+
+    def _end(self) -> None:
+        patience = threading.Timer(CLOSE_TIMEOUT_S, self._handler.cut)
+        patience.daemon = True
+        patience.start()
+        try:
+            self.client.stop()
+            self.client.close()
+        except Exception as error:
+            logger.warning("the session with ZooKeeper did not end well: %s", error)
+        patience.cancel()
+        patience.join()
+        if self._heart is not None:
+            self._heart.join()
+        self.post(self._ended)
+
+
+def _settle(future: asyncio.Future[Any], result: Any) -> None:
+    if future.done():
+        return
+    if result.exception is not None:
+        future.set_exception(result.exception)
+    else:
+        future.set_result(result.value)
