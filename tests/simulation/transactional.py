@@ -37,6 +37,7 @@ from millstream.protocol.record import Record
 from tests.simulation.brokers import GROUP, TRANSACTION, Brokers
 from tests.simulation.client import RETRY_S
 from tests.simulation.ledger import Arrival, Fate, Ledger, Place, Transaction
+from tests.simulation.loop import SimLoop
 
 FENCED = {ProducerFenced.code, InvalidProducerEpoch.code}
 ABORTABLE = {TransactionAbortable.code, InvalidTxnState.code}
@@ -113,6 +114,7 @@ class TransactionalProducer:
         self._sequences.clear()
         now = asyncio.get_running_loop().time()
         self.ledger.arrivals.append(Arrival(self.producer_id, self.epoch, now))
+        self._log(f"arrives as producer {self.producer_id} with epoch {self.epoch}")
         self.transaction = None
 
     def begin(self) -> Transaction:
@@ -239,6 +241,7 @@ class TransactionalProducer:
             is_first = False
             await self._wait()
         transaction.fate = Fate.COMMITTED if is_commit else Fate.ABORTED
+        self._log(f"{transaction.name} of epoch {self.epoch} is {transaction.fate.value}")
         self.transaction = None
         if self.version == NEW:
             if (answer.producer_id, answer.producer_epoch) == (self.producer_id, self.epoch):
@@ -291,6 +294,7 @@ class TransactionalProducer:
     def _expect(self, code: int, what: str, abortable: Any) -> None:
         """Raise what an error means; retriable ones are none."""
         error = error_for(code)
+        self._log(f"is refused {what}: {error.__name__}")
         if code in FENCED:
             raise Fenced
         if code in abortable:
@@ -298,6 +302,11 @@ class TransactionalProducer:
         if not error.retriable:
             self.ledger.complaints.append(f"{self.instance} was refused for good {what}: {error.__name__}")
             raise Abortable(error.__name__)
+
+    def _log(self, text: str) -> None:
+        loop = asyncio.get_running_loop()
+        if isinstance(loop, SimLoop):
+            loop.world.log(f"{self.instance} {text}")
 
     async def _wait(self) -> None:
         await asyncio.sleep(self.random.uniform(0.01, RETRY_S))

@@ -51,6 +51,23 @@ def test_a_torn_entry_is_overwritten(tmp_path: Path) -> None:
     assert TransactionIndex(OsDisk(), str(path), Lock()).entries() == (FIRST, SECOND)
 
 
+@pytest.mark.parametrize("torn", [b"\xc5" * 34, bytes(34), b"\x7f" * 34])
+def test_what_a_power_loss_left_in_place_of_entries_goes(tmp_path: Path, torn: bytes) -> None:
+    """Else it would hide what comes behind it: the last stable offset of garbage is above all others."""
+    path = tmp_path / "t.txnindex"
+    TransactionIndex(OsDisk(), str(path), Lock(), is_new=True).add(FIRST)
+    good = path.read_bytes()
+    path.write_bytes(good + torn + good)
+    index = TransactionIndex(OsDisk(), str(path), Lock())
+    index.keep_below(100)
+    assert index.entries() == (FIRST,)
+    path.write_bytes(torn + good)
+    index = TransactionIndex(OsDisk(), str(path), Lock())
+    index.keep_below(0)
+    assert index.entries() == ()
+    assert path.stat().st_size == 0
+
+
 def test_on_a_full_disk_entries_wait_in_memory(tmp_path: Path) -> None:
     disk = FaultyDisk()
     disk.room_bytes = 0

@@ -73,12 +73,20 @@ class TransactionIndex:
             self._unsaved = b""
 
     def keep_below(self, offset: int) -> None:
-        """Drop the transactions whose marker lies at `offset` or above."""
-        kept = tuple(entry for entry in self.entries() if entry.last_offset < offset)
+        """Drop what lies at `offset` or above, and all from the first entry on that makes no sense.
+
+        A power loss may have left any bytes in place of entries that were not flushed.
+        """
+        kept = 0
+        before = -1
+        for entry in self.entries():
+            if not (0 <= entry.first_offset < entry.last_offset < offset and before < entry.last_offset):
+                break
+            kept, before = kept + 1, entry.last_offset
         self.spill()
-        if len(kept) < len(self.entries()):
-            self._entries = kept
-            self._created().truncate(len(kept) * _ENTRY.size)
+        if kept < len(self.entries()):
+            self._entries = self.entries()[:kept]
+            self._created().truncate(kept * _ENTRY.size)
 
     def fsync(self) -> None:
         if self._file is not None:
