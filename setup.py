@@ -1,15 +1,20 @@
-"""Builds the record kernel where a C compiler exists; without one, its source runs as it is."""
+"""Builds the record kernels where a C compiler exists; without one, their sources run as they are."""
 
 from __future__ import annotations
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-kernel = Extension(
-    "millstream.protocol.kernel",
-    ["src/millstream/protocol/kernel.py"],
-    optional=True,
-    extra_compile_args=["-O3", "-fwrapv"],
-)
+MODULES = ["millstream.protocol.kernel", "millstream.protocol.client_kernel"]
 
-setup(ext_modules=cythonize([kernel], language_level=3, annotate=False))
+kernels = [
+    Extension(
+        name,
+        [f"src/{name.replace('.', '/')}.py"],
+        optional=True,
+        extra_compile_args=["-O3", "-fwrapv"],
+    )
+    for name in MODULES
+]
+
+setup(ext_modules=cythonize(kernels, language_level=3, annotate=False))

@@ -1,0 +1,42 @@
+"""Millstream: a distributed streaming platform that speaks the Kafka protocol.
+
+Names are imported when they are first used, so that `import millstream` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from millstream.client.producer import AsyncProducer as AsyncProducer
+    from millstream.client.producer_blocking import Producer as Producer
+    from millstream.client.producer_delivery import Delivered as Delivered
+    from millstream.client.producer_delivery import Delivery as Delivery
+    from millstream.errors import KafkaError as KafkaError
+    from millstream.errors import MillstreamError as MillstreamError
+    from millstream.model import TopicPartition as TopicPartition
+
+_MODULES = {
+    "AsyncProducer": "millstream.client.producer",
+    "Delivered": "millstream.client.producer_delivery",
+    "Delivery": "millstream.client.producer_delivery",
+    "KafkaError": "millstream.errors",
+    "MillstreamError": "millstream.errors",
+    "Producer": "millstream.client.producer_blocking",
+    "TopicPartition": "millstream.model",
+}
+
+__all__ = [*_MODULES]
+
+
+def __getattr__(name: str) -> object:
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(module), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

@@ -111,6 +111,12 @@ class Cluster:
             raise LeaderNotAvailable(f"broker {node_id} is not part of the cluster at the moment")
         return await self._connect(node.host, node.port, deadline)
 
+    def open_connection(self, node_id: int) -> Connection | None:
+        """The connection to a broker if it is open now: for callers that do not wait."""
+        node = self.metadata.nodes.get(node_id)
+        task = self._connections.get((node.host, node.port)) if node is not None else None
+        return task.result() if task is not None and task.done() and _is_open(task) else None
+
     async def any_connection(self, deadline: Deadline) -> Connection:
         """A connection to any broker: one that is open, else a known broker, else a bootstrap address."""
         for task in self._connections.values():

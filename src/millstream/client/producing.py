@@ -71,7 +71,7 @@ async def produce(
         answer = response.responses[0].partition_responses[0]
         if answer.error_code == DuplicateSequenceNumber.code:
             return Produced(UNKNOWN_OFFSET)
-        raise_for(answer.error_code, _reason(answer), f"partition {partition}")
+        raise_for(answer.error_code, reason_of(answer), f"partition {partition}")
         return Produced(answer.base_offset, answer.log_append_time_ms, answer.log_start_offset)
 
     async def attempt_with_fresh_leader() -> Produced:
@@ -85,7 +85,7 @@ async def produce(
     return await cluster.retrying(attempt_with_fresh_leader, deadline)
 
 
-def _reason(answer: ProduceResponse.PartitionProduceResponse) -> str | None:
+def reason_of(answer: ProduceResponse.PartitionProduceResponse) -> str | None:
     """The error's message, and what was wrong with the first bad record (KIP-467)."""
     details = [
         f"record {error.batch_index}: {error.batch_index_error_message}"

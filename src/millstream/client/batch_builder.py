@@ -1,0 +1,131 @@
+"""One record batch of a producer, from its first record to the broker's answer."""
+
+from __future__ import annotations
+
+import struct
+
+from millstream.client.producer_delivery import NO_OFFSET, Delivered, Outcome, fresh_error
+from millstream.protocol.batch import seal
+from millstream.protocol.client_kernel import BatchBuilder
+from millstream.protocol.compression import Codec, compress
+from millstream.protocol.header import HEADER_SIZE, TRANSACTIONAL
+
+UNNUMBERED = -1
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+
+
+class Batch(Outcome):
+    """Records of one partition.
+
+    It is open while `records` takes more, then sealed (compressed, once) and stamped with who sends it and
+    its sequence (again, where the producer starts anew). `number` orders the batches of a partition.
+
+    `is_in_doubt` says that it was sent and no answer came: it may have been written. Until a broker has
+    answered, it may be sent again only as what it was: with the same producer, epoch and sequence.
+    """
+
+    __slots__ = (
+        "attempts",
+        "base_offset",
+        "base_sequence",
+        "builder",
+        "count",
+        "created_at",
+        "data",
+        "error",
+        "is_in_doubt",
+        "log_append_time_ms",
+        "number",
+        "partition",
+        "producer_epoch",
+        "producer_id",
+        "reserved_bytes",
+        "topic",
+        "transaction",
+    )
+
+    def __init__(
+        self, topic: str, partition: int, number: int, builder: BatchBuilder, reserved_bytes: int, now: float
+    ) -> None:
+        super().__init__()
+        self.topic = topic
+        self.partition = partition
+        self.number = number
+        self.builder = builder
+        self.reserved_bytes = reserved_bytes
+        self.created_at = now
+        self.data: bytearray | None = None
+        self.count = 0
+        self.attempts = 0
+        self.is_in_doubt = False
+        self.producer_id = -1
+        self.producer_epoch = -1
+        self.base_sequence = UNNUMBERED
+        self.base_offset = NO_OFFSET
+        self.log_append_time_ms = -1
+        self.error: Exception | None = None
+        self.transaction: object = None
+
+    def seal(self, codec: Codec, level: int | None) -> bytearray:
+        """Close it and compress its records; the batch but for its stamp."""
+        builder = self.builder
+        self.count = builder.count
+        data = builder.take()
+        if codec:
+            packed = compress(codec, memoryview(data)[HEADER_SIZE:], level)
+            data = bytearray(HEADER_SIZE)
+            data += packed
+        self.data = data
+        return data
+
+    def stamp(self, codec: Codec, *, is_transactional: bool) -> bytearray:
+        """Write the header of a sealed batch, with its producer and sequence, and its checksum."""
+        data = self.data
+        if data is None:
+            raise RuntimeError("a batch is sealed before it is stamped")
+        builder = self.builder
+        _HEADER.pack_into(
+            data,
+            0,
+            0,
+            len(data) - 12,
+            -1,
+            2,
+            0,
+            codec | (TRANSACTIONAL if is_transactional else 0),
+            self.count - 1,
+            builder.base_timestamp,
+            builder.max_timestamp,
+            self.producer_id,
+            self.producer_epoch,
+            self.base_sequence,
+            self.count,
+        )
+        seal(memoryview(data))
+        return data
+
+    def forget_sequence(self) -> None:
+        """Let it be sent as if it never had been: it is known not to have been written."""
+        self.base_sequence = UNNUMBERED
+        self.is_in_doubt = False
+
+    def written(self, base_offset: int, log_append_time_ms: int) -> None:
+        self.base_offset, self.log_append_time_ms = base_offset, log_append_time_ms
+        self.data = None
+        self.settle()
+
+    def failed(self, error: Exception) -> None:
+        self.error = error
+        self.data = None
+        self.settle()
+
+    def delivered(self, index: int, timestamp_ms: int) -> Delivered:
+        if self.error is not None:
+            raise fresh_error(self.error)
+        return Delivered(
+            self.topic,
+            self.partition,
+            self.base_offset + index if self.base_offset >= 0 else NO_OFFSET,
+            self.log_append_time_ms if self.log_append_time_ms >= 0 else timestamp_ms,
+        )

@@ -1,0 +1,129 @@
+"""What a broker's answer means for the batches of a request: written, to be sent again, or failed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from millstream.client.batch_builder import Batch
+from millstream.client.producer_buffer import RecordBuffer
+from millstream.client.producer_delivery import NO_OFFSET
+from millstream.client.producer_line import Line
+from millstream.client.producer_request import Flight
+from millstream.client.producer_settings import ProducerSettings
+from millstream.client.producing import reason_of
+from millstream.errors import (
+    DuplicateSequenceNumber,
+    InvalidProducerEpoch,
+    KafkaError,
+    NetworkException,
+    NotEnoughReplicasAfterAppend,
+    OutOfOrderSequenceNumber,
+    RequestTimedOut,
+    UnknownProducerId,
+    error_for,
+)
+from millstream.protocol.messages import ProduceResponse
+
+SEQUENCE_ERRORS = frozenset(
+    {OutOfOrderSequenceNumber.code, UnknownProducerId.code, InvalidProducerEpoch.code}
+)
+"""The broker's idea of where the producer is differs from the producer's."""
+
+MAYBE_WRITTEN = frozenset({RequestTimedOut.code, NotEnoughReplicasAfterAppend.code})
+"""Errors that do not say that nothing was written."""
+
+_PLACE = ProduceResponse.PartitionProduceResponse
+
+
+class Answers:
+    """Settles batches. `on_refused` hears of each that failed for good, before those who wait for it do."""
+
+    def __init__(
+        self, buffer: RecordBuffer, settings: ProducerSettings, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._buffer = buffer
+        self._settings = settings
+        self._loop = loop
+        self.on_refused: Callable[[Batch, Exception], None] = lambda _batch, _error: None
+
+    def take(self, flight: Flight, response: ProduceResponse | None) -> None:
+        """Go through an answer; None, where none was asked for (acks=0), is the best of news."""
+        places: dict[tuple[str, int], _PLACE] = {}
+        for topic in response.responses if response is not None else ():
+            name = topic.name or flight.names.get(topic.topic_id, "")
+            for part in topic.partition_responses:
+                places[name, part.index] = part
+        for line, batch in flight.batches:
+            place = places.get((line.topic, line.index))
+            if response is None:
+                self._written(line, batch, NO_OFFSET, -1)
+            elif place is None:
+                self._again(line, batch, NetworkException("the answer leaves it out"), is_in_doubt=True)
+            elif place.error_code in (0, DuplicateSequenceNumber.code):
+                self._written(line, batch, place.base_offset, place.log_append_time_ms)
+            else:
+                self._failed(line, batch, place)
+
+    def lost(self, flight: Flight, error: BaseException) -> None:
+        """No answer came: each batch may have been written or not."""
+        for line, batch in flight.batches:
+            line.needs_leader = True
+            self._again(line, batch, error, is_in_doubt=True)
+
+    def _written(self, line: Line, batch: Batch, base_offset: int, log_append_time_ms: int) -> None:
+        line.in_flight.remove(batch)
+        if (batch.producer_id, batch.producer_epoch) == (line.producer_id, line.producer_epoch):
+            line.is_confirmed = True
+        if not batch.is_done:
+            self._buffer.release(batch)
+            batch.written(base_offset, log_append_time_ms)
+
+    def _failed(self, line: Line, batch: Batch, place: _PLACE) -> None:
+        kind = error_for(place.error_code)
+        error = kind(f"partition {line.name}: {reason_of(place) or kind().message}")
+        is_transactional = self._settings.transactional_id is not None
+        if self._settings.is_idempotent and place.error_code in SEQUENCE_ERRORS:
+            if not line.is_oldest(batch):
+                self._again(line, batch, error, is_in_doubt=False)
+                return
+            if not is_transactional:
+                # The broker has neither this batch nor any behind it, so all may go under a new epoch.
+                self._again(line, batch, error, is_in_doubt=False)
+                line.restart()
+                return
+        elif error.retriable:
+            line.needs_leader = line.needs_leader or place.error_code not in MAYBE_WRITTEN
+            self._again(line, batch, error, is_in_doubt=place.error_code in MAYBE_WRITTEN)
+            return
+        line.in_flight.remove(batch)
+        self.refuse(batch, error)
+        if self._settings.is_idempotent and not is_transactional:
+            line.restart()
+
+    def _again(self, line: Line, batch: Batch, error: BaseException, *, is_in_doubt: bool) -> None:
+        """Queue a batch again, or let it fail where it was tried often enough."""
+        line.in_flight.remove(batch)
+        if batch.is_done:
+            return
+        batch.is_in_doubt = batch.is_in_doubt or is_in_doubt
+        is_hopeless = is_in_doubt and not (isinstance(error, KafkaError) and error.retriable)
+        if batch.attempts > self._settings.retries or is_hopeless:
+            self.refuse(batch, error if isinstance(error, Exception) else NetworkException(str(error)))
+            return
+        with self._buffer.lock:
+            line.put_back(batch)
+            self._buffer.active[line] = None
+        pause_ms = min(
+            self._settings.retry_backoff_ms * 2 ** min(batch.attempts - 1, 10),
+            self._settings.retry_backoff_max_ms,
+        )
+        line.retry_at = self._loop.time() + pause_ms / 1000
+
+    def refuse(self, batch: Batch, error: Exception) -> None:
+        """Let a batch fail for good, unless it has already."""
+        if batch.is_done:
+            return
+        self._buffer.release(batch)
+        self.on_refused(batch, error)
+        batch.failed(error)

@@ -1,0 +1,147 @@
+"""Writes records to a cluster, from threads that block."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+from millstream.client.face import Closed, LoopThread
+from millstream.client.producer import CLOSE_SECONDS, AsyncProducer
+from millstream.client.producer_buffer import BufferFull, Headers
+from millstream.client.producer_delivery import Delivery
+from millstream.client.producer_settings import ProducerOptions, ProducerSettings
+
+
+class Producer:
+    """Writes records, in order and each once. May be used by many threads.
+
+        with Producer("localhost:9092") as producer:
+            delivery = producer.send("orders", b"tea", key=b"42")
+            print(delivery.result(10).offset)
+
+    `send` takes a record and returns at once unless the buffer is full; records travel in batches, sent
+    from a thread of the producer's own. ProducerSettings describes the options.
+    """
+
+    def __init__(
+        self, bootstrap: str | list[str] = "localhost:9092", **options: Unpack[ProducerOptions]
+    ) -> None:
+        self._core = AsyncProducer(bootstrap, **options)
+        self._buffer = self._core._buffer
+        self._append = self._buffer.append
+        self._serialize_key, self._serialize = self._core.serializers
+        self._is_closed = False
+        self._thread = LoopThread("millstream-producer")
+        self._wake_is_due = False
+        try:
+            self._thread.run(self._start(), self._max_block)
+        except BaseException:
+            self._is_closed = True
+            self._thread.close()
+            raise
+
+    async def _start(self) -> None:
+        await self._core.start()
+        self._buffer.on_work = self._wake
+
+    @property
+    def settings(self) -> ProducerSettings:
+        return self._core.settings
+
+    @property
+    def _max_block(self) -> float:
+        return self.settings.max_block_ms / 1000
+
+    def _wake(self) -> None:
+        """Have the sender look at its lines; many calls until it does are one."""
+        if not self._wake_is_due:
+            self._wake_is_due = True
+            self._thread.call_soon(self._woken)
+
+    def _woken(self) -> None:
+        self._wake_is_due = False
+        if not self._core._is_closed:
+            self._core._sender.wake()
+
+    # ---------------------------------------------------------------- records
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        *,
+        key: Any = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers = (),
+    ) -> Delivery:
+        """Take a record and send it soon; the delivery's `result` tells where it was written.
+
+        While the buffer is full it waits, for at most `max_block_ms`; then it raises BufferFull.
+        """
+        if self._is_closed:
+            raise Closed("the producer is closed")
+        if self._serialize is not None and value is not None:
+            value = self._serialize(value)
+        if self._serialize_key is not None and key is not None:
+            key = self._serialize_key(key)
+        try:
+            return self._append(topic, key, value, partition, timestamp_ms, headers)
+        except BufferFull:
+            return self._append_with_room(topic, key, value, partition, timestamp_ms, headers)
+
+    def _append_with_room(self, *record: Any) -> Delivery:
+        deadline = time.monotonic() + self._max_block
+        while True:
+            room = threading.Event()
+            self._thread.call_soon(self._on_room, room)
+            left = deadline - time.monotonic()
+            if left <= 0 or not room.wait(left):
+                raise BufferFull(f"there was no room for more records in {self._max_block} seconds")
+            if self._is_closed:
+                raise Closed("the producer is closed")
+            try:
+                return self._append(*record)
+            except BufferFull:
+                continue  # another thread was faster
+
+    def _on_room(self, room: threading.Event) -> None:
+        if self._core._is_closed:
+            room.set()
+        else:
+            self._core._sender.on_room(room.set)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until all records that were sent are written or have failed; do not linger."""
+        seconds = self.settings.delivery_timeout_ms / 1000 if timeout is None else timeout
+        self._thread.run(self._core.flush(seconds), seconds)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """What the records that are not written yet take."""
+        return self._core.buffered_bytes
+
+    # ---------------------------------------------------------------- life
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self, timeout: float = CLOSE_SECONDS) -> None:
+        """Write what was sent, for at most `timeout` seconds, then let go of everything.
+
+        What was not written by then fails with Closed.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            self._thread.run(self._core.close(timeout), timeout + CLOSE_SECONDS)
+        finally:
+            self._thread.close()

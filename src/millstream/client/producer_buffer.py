@@ -1,0 +1,292 @@
+"""The records that a producer holds: by topic and partition, in batches, bounded in bytes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
+from typing import NamedTuple
+
+from millstream.client.batch_builder import Batch
+from millstream.client.metadata import Topic
+from millstream.client.partitioners import PartitionFunction
+from millstream.client.producer_delivery import Delivery, Unplaced
+from millstream.client.producer_line import Line
+from millstream.client.producer_settings import ProducerSettings
+from millstream.errors import KafkaError, MessageTooLarge, MillstreamError, UnknownTopicOrPartition
+from millstream.protocol.client_kernel import BatchBuilder, partition_of
+from millstream.protocol.header import HEADER_SIZE
+
+RECORD_OVERHEAD_BYTES = HEADER_SIZE + 40
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class BufferFull(MillstreamError):
+    """The producer's buffer holds as much as it may: records come faster than brokers take them."""
+
+
+class _Aside(NamedTuple):
+    """A record of a topic that is not known yet."""
+
+    delivery: Delivery
+    key: bytes | None
+    value: bytes | None
+    partition: int | None
+    timestamp_ms: int
+    headers: Headers
+    reserved_bytes: int
+
+
+class TopicLines:
+    """A topic's lines; none, and its records set aside, until the topic is known."""
+
+    __slots__ = ("aside", "count", "lines", "name", "open_lines", "sticky", "unplaced")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lines: list[Line] = []
+        self.count = 0
+        self.open_lines: list[Line] = []
+        self.sticky: Line | None = None
+        self.aside: list[_Aside] = []
+        self.unplaced = Unplaced()
+
+
+class RecordBuffer:
+    """Takes records from any thread and hands out batches to the sender.
+
+    `lock` guards the queues of all lines and the count of bytes. A batch is charged with what it may grow to
+    when it is begun, and with what it has when it is sent; the charge is given back when it is done.
+    """
+
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        *,
+        now_ms: Callable[[], int],
+        monotonic: Callable[[], float],
+        random: Random,
+        partition_function: PartitionFunction | None,
+    ) -> None:
+        self.lock = threading.RLock()
+        self.topics: dict[str, TopicLines] = {}
+        self.active: dict[Line, None] = {}
+        self.incomplete: dict[Batch, None] = {}
+        self.used_bytes = 0
+        self.has_full = False
+        self.transaction: object = None
+        self.on_work: Callable[[], object] = lambda: None
+        self._settings = settings
+        self._batch_bytes = settings.batch_bytes
+        self._limit_bytes = settings.buffer_bytes
+        self._max_record_bytes = settings.max_request_bytes
+        self._now_ms = now_ms
+        self._monotonic = monotonic
+        self._random = random
+        self._choose = partition_function
+
+    # ---------------------------------------------------------------- records
+
+    def append(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Headers,
+    ) -> Delivery:
+        """Take a record; BufferFull if there is no room for another batch."""
+        if timestamp_ms is None:
+            timestamp_ms = self._now_ms()
+        with self.lock:
+            place = self.topics.get(topic)
+            if place is None or not place.count:
+                return self._set_aside(topic, key, value, partition, timestamp_ms, headers)
+            if partition is not None:
+                if not 0 <= partition < place.count:
+                    raise UnknownTopicOrPartition(
+                        f"topic {topic} has partitions 0 to {place.count - 1}, not {partition}"
+                    )
+                line = place.lines[partition]
+            elif self._choose is not None:
+                line = place.lines[self._choose(topic, key, place.count)]
+            elif key is not None:
+                line = place.lines[partition_of(key, place.count)]
+            else:
+                line = place.sticky or self._stick(place)
+            batch = line.open
+            if batch is not None:
+                index = batch.builder.append(timestamp_ms, key, value, headers)
+                if index >= 0:
+                    return Delivery(batch, index, timestamp_ms)
+            if line is place.sticky and key is None and partition is None:
+                line = self._stick(place)
+            batch, index = self._append_anew(line, key, value, timestamp_ms, headers)
+            return Delivery(batch, index, timestamp_ms)
+
+    def _append_anew(
+        self, line: Line, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Headers
+    ) -> tuple[Batch, int]:
+        """Take a record into a new batch, or into the open one of a line that was just chosen."""
+        batch = line.open
+        if batch is not None:
+            index = batch.builder.append(timestamp_ms, key, value, headers)
+            if index >= 0:
+                return batch, index
+        batch = self.begin(line, self._room_for(key, value, headers))
+        return batch, batch.builder.append(timestamp_ms, key, value, headers)
+
+    def _room_for(self, key: bytes | None, value: bytes | None, headers: Headers) -> int:
+        """What the batch of a record may grow to."""
+        size = RECORD_OVERHEAD_BYTES + (len(key) if key else 0) + (len(value) if value else 0)
+        for name, content in headers:
+            size += 10 + 4 * len(name) + (len(content) if content else 0)
+        if size > self._max_record_bytes:
+            raise MessageTooLarge(
+                f"a record of {size} bytes is larger than max_request_bytes, {self._max_record_bytes}"
+            )
+        return max(self._batch_bytes, size)
+
+    def begin(self, line: Line, limit_bytes: int) -> Batch:
+        """A new open batch at the end of a line; the one that was open is full. The lock is held."""
+        self.reserve(limit_bytes)
+        builder = BatchBuilder(limit_bytes)
+        batch = Batch(line.topic, line.index, line.next_number, builder, limit_bytes, self._monotonic())
+        batch.transaction = self.transaction
+        line.next_number += 1
+        if line.open is not None:
+            self.has_full = True
+        line.open = batch
+        line.queue.append(batch)
+        self.incomplete[batch] = None
+        self.active[line] = None
+        self.on_work()
+        return batch
+
+    def reserve(self, more_bytes: int) -> None:
+        if self.used_bytes + more_bytes > self._limit_bytes and self.used_bytes:
+            raise BufferFull(f"{self.used_bytes} of {self._limit_bytes} bytes are taken")
+        self.used_bytes += more_bytes
+
+    def has_room(self) -> bool:
+        return self.used_bytes + self._batch_bytes <= self._limit_bytes or not self.used_bytes
+
+    def release(self, batch: Batch) -> None:
+        """Forget a batch that is done, and what it was charged with."""
+        with self.lock:
+            self.incomplete.pop(batch, None)
+            self.used_bytes -= batch.reserved_bytes
+            batch.reserved_bytes = 0
+
+    def recharge(self, batch: Batch, size: int) -> None:
+        """Charge a sealed batch with what it has become."""
+        with self.lock:
+            self.used_bytes += size - batch.reserved_bytes
+            batch.reserved_bytes = size
+
+    def _stick(self, place: TopicLines) -> Line:
+        """Another partition for records without a key: any that has a leader."""
+        choices = place.open_lines or place.lines
+        line = choices[self._random.randrange(len(choices))]
+        if line is place.sticky and len(choices) > 1:
+            line = choices[(choices.index(line) + 1) % len(choices)]
+        place.sticky = line
+        return line
+
+    # ---------------------------------------------------------------- topics
+
+    def _set_aside(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        partition: int | None,
+        timestamp_ms: int,
+        headers: Headers,
+    ) -> Delivery:
+        size = self._room_for(key, value, headers) - self._batch_bytes
+        size = max(size, RECORD_OVERHEAD_BYTES + (len(key) if key else 0) + (len(value) if value else 0))
+        self.reserve(size)
+        place = self.topics.get(topic)
+        if place is None:
+            place = self.topics[topic] = TopicLines(topic)
+            self.on_work()
+        delivery = Delivery(place.unplaced, 0, timestamp_ms)
+        place.aside.append(_Aside(delivery, key, value, partition, timestamp_ms, headers, size))
+        if len(place.aside) == 1:
+            self.on_work()
+        return delivery
+
+    def unknown_topics(self) -> list[str]:
+        """The topics whose records wait until they are known."""
+        return [name for name, place in self.topics.items() if place.aside and not place.count]
+
+    def update(self, topic: Topic) -> None:
+        """Take over what became known of a topic; records that were set aside go to their partitions."""
+        with self.lock:
+            place = self.topics.get(topic.name)
+            if place is None:
+                place = self.topics[topic.name] = TopicLines(topic.name)
+            while place.count < len(topic.partitions):
+                place.lines.append(Line(topic.name, place.count))
+                place.count += 1
+            place.open_lines = [
+                line
+                for line in place.lines
+                if line.index in topic.partitions and topic.partitions[line.index].leader >= 0
+            ]
+            for line in place.lines:
+                line.needs_leader = False
+            aside, place.aside = place.aside, []
+            unplaced, place.unplaced = place.unplaced, Unplaced()
+            for record in aside:
+                self.used_bytes -= record.reserved_bytes
+                self._place(topic.name, record)
+        unplaced.moved()
+
+    def _place(self, topic: str, record: _Aside) -> None:
+        """Give a record its partition now. It was taken already, so the limit does not stop it."""
+        limit, self._limit_bytes = self._limit_bytes, 1 << 62
+        try:
+            placed = self.append(
+                topic, record.key, record.value, record.partition, record.timestamp_ms, record.headers
+            )
+            record.delivery.place(placed._outcome, placed._index, record.timestamp_ms)
+        except (KafkaError, ValueError, IndexError) as error:
+            failed = Unplaced()
+            failed.fail(error)
+            record.delivery.place(failed, 0, record.timestamp_ms)
+        finally:
+            self._limit_bytes = limit
+
+    def fail_topic(self, name: str, error: Exception) -> None:
+        """Fail the records of a topic that did not become known."""
+        with self.lock:
+            place = self.topics[name]
+            aside, place.aside = place.aside, []
+            unplaced, place.unplaced = place.unplaced, Unplaced()
+            if not place.count:
+                del self.topics[name]
+            for record in aside:
+                self.used_bytes -= record.reserved_bytes
+        unplaced.fail(error)
+
+    def set_aside_count(self) -> int:
+        return sum(len(place.aside) for place in self.topics.values())
+
+    # ---------------------------------------------------------------- ends
+
+    def drop(self, lines: Iterable[Line], error: Exception, *, even_sent: bool = True) -> None:
+        """Fail the queued batches of some lines; those that were sent once stay unless `even_sent`."""
+        for line in lines:
+            with self.lock:
+                kept = [] if even_sent else [batch for batch in line.queue if batch.attempts]
+                dropped = [batch for batch in line.queue if even_sent or not batch.attempts]
+                line.queue.clear()
+                line.queue.extend(kept)
+                line.open = None
+            for batch in dropped:
+                self.release(batch)
+                batch.failed(error)
