@@ -8,6 +8,7 @@ from typing import TypeVar
 from millstream.broker.coordinators import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from millstream.broker.router import Context, handles
 from millstream.broker.transaction_markers import Marker, write_marker
+from millstream.coordinator.entry_format import MAX_TEXT_BYTES, fits
 from millstream.coordinator.shard import Producer, Result
 from millstream.coordinator.transactions.shard import ProducerIdNeeded, TransactionShard
 from millstream.coordinator.transactions.transaction import BUMPING, OLD
@@ -50,6 +51,8 @@ def transaction_index(ctx: Context, transactional_id: str) -> int:
     """The partition that looks after a transactional id."""
     if not transactional_id:
         raise InvalidRequest("a transactional id must not be empty")
+    if not fits(transactional_id):
+        raise InvalidRequest(f"a transactional id has at most {MAX_TEXT_BYTES} bytes")
     return ctx.broker.coordinators.partition_of(TRANSACTIONS_TOPIC, transactional_id)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from millstream.clock import Clock
+from millstream.coordinator.entry_format import fits
 from millstream.coordinator.groups.classic_group import ClassicGroup, State
 from millstream.coordinator.groups.consumer_commits import (
     check_fetch,
@@ -16,7 +17,6 @@ from millstream.coordinator.groups.consumer_group import ConsumerGroup
 from millstream.coordinator.groups.offset_format import (
     NO_EXPIRY,
     Committed,
-    fits,
     offset_entry,
     offset_tombstone,
 )

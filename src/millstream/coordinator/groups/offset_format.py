@@ -31,7 +31,6 @@ _pack_long = Struct(">q").pack
 _pack_longs = Struct(">qq").pack
 
 NO_EXPIRY = -1
-MAX_TEXT_BYTES = 32767
 
 KNOWN_VERSIONS = OffsetCommitValue.versions[1]
 LEAST_VALUE_BYTES = 2 + 8
@@ -89,11 +88,6 @@ def read_offset(value: bytes) -> Committed:
     return Committed(
         other.offset, other.leader_epoch, other.metadata, other.commit_timestamp, other.expire_timestamp
     )
-
-
-def fits(text: str) -> bool:
-    """Whether a text can stand in an entry."""
-    return len(text) <= MAX_TEXT_BYTES // 4 or len(text.encode()) <= MAX_TEXT_BYTES
 
 
 def offset_entry(

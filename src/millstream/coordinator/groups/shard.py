@@ -134,7 +134,7 @@ class GroupShard:
     # Members of the classic protocol, whichever group they are in
 
     def join(self, request: JoinGroupRequest, client: Client) -> Joined:
-        self.joins.check(request)
+        self.joins.check(request, client)
         group = self.consumer.groups.get(request.group_id)
         if group is None:
             return self.joins.join(request, client)
