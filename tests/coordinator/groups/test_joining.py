@@ -233,5 +233,4 @@ def test_who_cannot_be_written_down_does_not_come_in(options: dict[str, Any]) ->
     host = Host()
     assert error_of(host.join("g", **options)) == 42
     assert not host.shard.groups
-    longest = {"instance": "x" * (32_767 - 37)}
-    host.settle("g", [host.join("g", **longest)])
+    host.settle("g", [host.join("g", instance="x" * (32_767 - 37))])

@@ -24,6 +24,7 @@ from millstream.coordinator.groups.membership import Membership
 from millstream.coordinator.groups.offset_format import (
     OFFSET_HEADS,
     check_value,
+    split_kept,
     split_key,
 )
 from millstream.coordinator.groups.offsets import Offsets
@@ -206,7 +207,7 @@ class GroupShard:
     def _replay(self, entry: Entry, producer: Producer | None, offset: int) -> None:
         key, value = entry.key, entry.value
         if key[:2] in OFFSET_HEADS:
-            group, place = split_key(key)
+            group, place = split_kept(key) if self._is_live else split_key(key)
             if value is None:
                 self.offsets.remove(group, place)
             elif producer is not None:
