@@ -11,7 +11,7 @@ from millstream.cluster.partition import Partition
 from millstream.controller.topics import NewTopic
 from millstream.coordinator.groups.shard import GroupShard
 from millstream.coordinator.runtime import Runtime
-from millstream.errors import CoordinatorNotAvailable, NotController, TopicAlreadyExists
+from millstream.errors import CoordinatorNotAvailable, KafkaError
 
 if TYPE_CHECKING:
     from millstream.broker.server import Broker
@@ -93,11 +93,11 @@ class Coordinators:
         if found is not None:
             return found
         try:
-            return await self._broker.controller.create_topic(self._new_topic(name))
-        except TopicAlreadyExists:
-            return self._broker.metadata.topic(name)
-        except NotController as error:
-            raise CoordinatorNotAvailable from error
+            return await self._broker.controller_link.create_topic(self._new_topic(name))
+        except KafkaError as error:
+            if error.retriable:  # no controller, or no word from it
+                raise CoordinatorNotAvailable(error.message) from error
+            raise
 
     def _new_topic(self, name: str) -> NewTopic:
         config = self._broker.config

@@ -300,6 +300,7 @@ class Replicas:
             if partition.leadership is not None:
                 partition.leadership.recount()
                 partition.commit()
+                partition.admit_followers()
 
     def session_lost(self) -> None:
         """Lead nothing that another broker might lead by now, until the cluster says so again."""

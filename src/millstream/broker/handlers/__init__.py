@@ -4,6 +4,7 @@ from millstream.broker.handlers import (
     api_versions,
     configs,
     consumer_groups,
+    controller,
     coordinators,
     fetch,
     group_offsets,
@@ -34,4 +35,5 @@ MODULES = (
     consumer_groups,
     transactions,
     transaction_admin,
+    controller,
 )
