@@ -153,23 +153,33 @@ class Leadership:
         if replica_id not in self._joining and self._is_joining(follower, now, holder.max_lag_s()):
             self._joining.add(replica_id)
             self.recount()
-        if (
-            self.proposed is None
-            and now >= self._no_proposal_before
-            and rules.may_join(offset, high_watermark, self._epoch_start)
-            and holder.is_alive(replica_id, follower.broker_epoch)
-        ):
-            self._propose(rules.with_member(self.isr, replica_id, self.replicas))
-            return True
+        return self.expand(high_watermark)
+
+    def expand(self, high_watermark: int) -> bool:
+        """Propose to have one more in sync; false if there is none that may be."""
+        if self.proposed is not None or self._holder.clock.monotonic() < self._no_proposal_before:
+            return False
+        for follower in self.followers.values():
+            if (
+                follower.replica_id not in self.isr
+                and follower.end_offset != rules.UNKNOWN
+                and rules.may_join(follower.end_offset, high_watermark, self._epoch_start)
+                and self._holder.is_alive(follower.replica_id, follower.broker_epoch)
+            ):
+                self._propose(rules.with_member(self.isr, follower.replica_id, self.replicas))
+                return True
         return False
 
     def shrink(self) -> bool:
         """Propose to go on without those that lag behind for too long; false if there are none."""
         now, max_lag_s = self._holder.clock.monotonic(), self._holder.max_lag_s()
+        end_offset = self._log.end_offset
+        for follower in self.followers.values():
+            if follower.end_offset == end_offset:  # nothing has come since it asked: it need not ask again
+                follower.caught_up_at = now
         self.recount()
         if self.proposed is not None or now < self._no_proposal_before:
             return False
-        end_offset = self._log.end_offset
         gone = [
             one.replica_id
             for one in self.followers.values()

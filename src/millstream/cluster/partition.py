@@ -17,7 +17,7 @@ from uuid import UUID
 from millstream.cluster.append_queue import AppendQueue
 from millstream.cluster.flushing import Flushing
 from millstream.cluster.holder import Holder
-from millstream.cluster.leadership import Follower, Leadership
+from millstream.cluster.leadership import REFUSED_PAUSE_S, Follower, Leadership
 from millstream.cluster.metadata import INTERNAL_TOPICS, NO_LEADER, PartitionState
 from millstream.cluster.transactional_appends import TransactionalAppends
 from millstream.cluster.waiters import ByteWaiter, OffsetWaiters, Watcher
@@ -134,6 +134,7 @@ class Partition:
             elif len(state.replicas) > 1:
                 self.leadership = self._begin_leadership(state)
             self._isr_changed()
+            self.admit_followers()
             return
         self.is_leader = True
         self.leader_epoch = state.leader_epoch
@@ -335,7 +336,7 @@ class Partition:
     def check_followers(self) -> None:
         """Go on without followers that lag behind; called time and again."""
         if self.leadership is not None:
-            if self.leadership.shrink():
+            if self.leadership.shrink() or self.leadership.expand(self.high_watermark):
                 self._holder.propose(self)
             self.commit()
             if self._deletion_waiters:
@@ -347,12 +348,19 @@ class Partition:
             self.leadership.accepted(isr, version)
             self.state = replace(self.state, isr=list(isr), version=version)
             self._isr_changed()
+            self.admit_followers()
 
     def isr_refused(self) -> None:
         """The controller will not write it down."""
         if self.leadership is not None:
             self.leadership.refused()
             self.commit()
+            asyncio.get_running_loop().call_later(REFUSED_PAUSE_S * 1.1, self.admit_followers)
+
+    def admit_followers(self) -> None:
+        """Propose to have those in sync that may be; for when that changed without their doing."""
+        if self.leadership is not None and self.leadership.expand(self.high_watermark):
+            self._holder.propose(self)
 
     # Copying, as a follower
 
