@@ -23,6 +23,7 @@ from millstream.errors import (
     KafkaStorageError,
     NotLeaderOrFollower,
     UnknownLeaderEpoch,
+    UnknownTopicId,
     UnknownTopicOrPartition,
 )
 from millstream.metrics import Metrics, TopicCounters
@@ -62,6 +63,7 @@ class Replicas:
         self._broker_id: int = config.node_id
         self._metadata = metadata
         self._topics: dict[str, dict[int, Partition]] = {}
+        self._names: dict[UUID, str] = {}
         self._counters: dict[str, TopicCounters] = {}
         self._watermarks: dict[TopicPartition, int] | None = None
         self._holder = Holder(
@@ -138,8 +140,10 @@ class Replicas:
         return UnknownTopicOrPartition(f"there is no partition {index} of {topic!r} here")
 
     def _led(self, topic_id: UUID, index: int, leader_epoch: int) -> Partition:
-        assert self._metadata is not None
-        return self.leader(self._metadata.topic_by_id(topic_id).name, index, leader_epoch)
+        name = self._names.get(topic_id)
+        if name is None:
+            raise UnknownTopicId(f"no partition of the topic {topic_id} is held here")
+        return self.leader(name, index, leader_epoch)
 
     @staticmethod
     def _check_epoch(partition: Partition, leader_epoch: int) -> None:
@@ -156,29 +160,41 @@ class Replicas:
         What is older than what is known is ignored. A log that is not there is made if it `is_new`. At
         a start, one that is not there is made only if its records cannot lie in a log dir that is not
         there either, or if they are to be copied from a leader; else it is held, but offline.
+        KafkaStorageError if one could not be made; then it is tried again when the same is said again.
         """
         loop = asyncio.get_running_loop()
         config = log_config(topic.overrides, self._config)
         held = self._topics.setdefault(topic.name, {})
+        self._names[topic.topic_id] = topic.name
+        failure: KafkaStorageError | None = None
         pause_at = loop.time() + YIELD_SECONDS
         for index in range(len(topic.partitions)) if indexes is None else indexes:
-            state = topic.partitions[index]
-            partition = held.get(index)
-            if partition is not None and partition.topic_id != topic.topic_id:
-                self._give_up(held.pop(index))  # of a topic that was deleted: its folder is set aside
-                partition = None
-            if self._broker_id not in state.replicas:
-                if partition is not None and _is_newer(state, partition.state):
-                    self._give_up(partition)
-                    del held[index]
-                    self._store.delete(partition.name)
-                continue
-            if partition is None:
-                partition = held[index] = self._hold(topic, index, state, config, is_new)
-            self._assign(partition, state)
+            try:
+                self._apply_one(topic, index, held, config, is_new)
+            except KafkaStorageError as error:  # the others go on
+                failure = failure or error
             if loop.time() > pause_at:
                 await asyncio.sleep(0)
                 pause_at = loop.time() + YIELD_SECONDS
+        if failure is not None:
+            raise failure
+
+    def _apply_one(
+        self, topic: Topic, index: int, held: dict[int, Partition], config: LogConfig, is_new: bool
+    ) -> None:
+        state = topic.partitions[index]
+        partition = held.get(index)
+        if partition is not None and partition.topic_id != topic.topic_id:
+            self._give_up(held.pop(index))  # of a topic that was deleted: its folder is set aside
+            partition = None
+        if self._broker_id not in state.replicas:
+            if partition is not None and _is_newer(state, partition.state):
+                self._give_up(held.pop(index))
+                self._store.delete(partition.name)
+            return
+        if partition is None:
+            partition = held[index] = self._hold(topic, index, state, config, is_new)
+        self._assign(partition, state)
 
     async def take(self, topic: Topic, *, is_new: bool = True) -> None:
         """`apply`, for all partitions."""
@@ -249,6 +265,7 @@ class Replicas:
         """Hold a deleted topic's partitions no more; their folders are renamed now and removed later."""
         loop = asyncio.get_running_loop()
         held = self._topics.pop(topic.name, {})
+        self._names.pop(topic.topic_id, None)
         self._counters.pop(topic.name, None)
         self._metrics.forget_topic(topic.name)
         pause_at = loop.time() + YIELD_SECONDS
