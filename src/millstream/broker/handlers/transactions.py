@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
@@ -19,6 +20,7 @@ from millstream.errors import (
     KafkaError,
     OperationNotAttempted,
     ProducerFenced,
+    RequestTimedOut,
     UnknownTopicOrPartition,
 )
 from millstream.model import TopicPartition
@@ -45,6 +47,8 @@ BROKERS_SINCE = 4
 FENCED_SINCE = 2
 """Before this version clients know no PRODUCER_FENCED."""
 END_BUMPS_SINCE = 5
+MARKERS_SECONDS = 10.0
+"""How long a broker that asks for markers waits until they are committed; then it asks again."""
 
 
 def transaction_index(ctx: Context, transactional_id: str) -> int:
@@ -251,6 +255,7 @@ async def write_txn_markers(ctx: Context, req: WriteTxnMarkersRequest) -> WriteT
     abort what nobody else will.
     """
     response = WriteTxnMarkersResponse(markers=[])
+    deadline = asyncio.get_running_loop().time() + MARKERS_SECONDS
     for each in req.markers:
         producer = Producer(each.producer_id, each.producer_epoch)
         version = each.transaction_version if ctx.version >= 2 else OLD
@@ -270,9 +275,12 @@ async def write_txn_markers(ctx: Context, req: WriteTxnMarkersRequest) -> WriteT
                     continue
                 if committed is not None:
                     waiting.append((answer, committed))
-        for answer, future in waiting:
+        for answer, committed in waiting:
             try:
-                await future
+                async with asyncio.timeout_at(deadline):
+                    await committed
+            except TimeoutError:
+                answer.error_code = RequestTimedOut.code
             except KafkaError as error:
                 answer.error_code = error.code
         response.markers.append(
