@@ -358,12 +358,12 @@ def test_a_broker_serves_nothing_before_it_has_heard_from_the_controller(tmp_pat
         await other.create(tree.CONTROLLER, b'{"brokerid":2}', ephemeral=True)
         starting = asyncio.create_task(world.broker.start())
         await asyncio.sleep(0.3)
-        assert not starting.done()
-        assert not world.broker.listeners["PLAINTEXT"].is_open
+        listeners = world.broker.listeners
+        assert [listeners["PLAINTEXT"].is_open, starting.done()] == [False, False]
         other.lose()
         async with asyncio.timeout(10):
             await starting
-        assert world.broker.listeners["PLAINTEXT"].is_open
+        assert [listeners["PLAINTEXT"].is_open, starting.done()] == [True, True]
         assert world.broker.metadata.controller_id == 1
         await world.create("t")
         await world.broker.stop()

@@ -6,6 +6,7 @@ from millstream.broker.handlers import (
     consumer_groups,
     controller,
     coordinators,
+    elections,
     fetch,
     group_offsets,
     groups,
@@ -14,6 +15,7 @@ from millstream.broker.handlers import (
     offsets,
     produce,
     producers,
+    reassignments,
     topics,
     transaction_admin,
     transactions,
@@ -36,4 +38,6 @@ MODULES = (
     transactions,
     transaction_admin,
     controller,
+    elections,
+    reassignments,
 )
