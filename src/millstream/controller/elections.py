@@ -77,7 +77,9 @@ def elected(
     if chosen != NO_LEADER:
         return led_by(with_isr(state, [chosen], rules), chosen)
     if rules.allows_unclean:
-        chosen = _first(state, candidates, state.replicas)
+        chosen = _first(state, candidates, set(state.replicas) - set(state.adding))
+        if chosen == NO_LEADER:
+            chosen = _first(state, candidates, state.adding)  # it may have copied something
         if chosen != NO_LEADER:
             return led_by(replace(state, isr=[chosen], eligible=[]), chosen)
     return state if state.leader == NO_LEADER else led_by(state, NO_LEADER)

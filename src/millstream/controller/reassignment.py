@@ -89,4 +89,4 @@ def _restricted(state: PartitionState, candidates: AbstractSet[int], rules: Rule
     state = replace(state, isr=isr, eligible=eligible)
     if state.leader in known:
         return state
-    return elected(state, candidates, rules)
+    return elected(state, candidates, replace(rules, allows_unclean=False))
