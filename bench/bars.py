@@ -72,6 +72,8 @@ BARS = (
     _at_most("5,000 partitions: clean start, seconds", "partitions-5000", "start s", 3, ABSOLUTE),
     _at_least("produce over 1,000 of 5,000 partitions", "partitions-5000", "librdkafka k/s", 1.0),
     _at_least("produce over 1,000 of 5,000, raw", "partitions-5000", "raw k/s", 1.0),
+    _at_most("10,000 sparse segments: clean start, seconds", "segments-10000", "start s", 2, ABSOLUTE),
+    _at_most("lookup in 10,000 segments beside 10", "segments-10000", "many/few", 1.25, ABSOLUTE),
     _at_least("offset commits", "commits-*", "requests/s", 1.0),
     _at_least("transactions", "txn-*", "txn/s", 1.0),
     _at_most("rebalance", "rebalance-*", "median_ms", 1.0),

@@ -13,6 +13,7 @@ from bench.workloads.librdkafka import LibrdkafkaConsume, LibrdkafkaProduce
 from bench.workloads.partitions import ManyPartitions
 from bench.workloads.replay import Replay
 from bench.workloads.requests import GroupCommit, OneRecordRequests
+from bench.workloads.segments import ManySegments
 from bench.workloads.start import Memory, StartToFirstAck
 from bench.workloads.transactions import LibrdkafkaTransactions, Transactions
 
@@ -75,6 +76,7 @@ def all_workloads() -> list[Workload]:
         StartToFirstAck(),
         Memory(),
         ManyPartitions(),
+        ManySegments(),
         ColdBacklog(),
         Compaction(),
     ]

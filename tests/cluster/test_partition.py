@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from millstream.cluster.holder import Holder
 from millstream.cluster.metadata import PartitionState
 from millstream.cluster.partition import ALL, Partition
 from millstream.cluster.waiters import ByteWaiter
@@ -41,11 +42,13 @@ def batch(*values: bytes, codec: Codec = Codec.NONE, **options: Any) -> bytearra
     return encode_batch([Record(value, b"k", (), NOW_MS) for value in values], codec=codec, **options)
 
 
-def lead(world: World, config: LogConfig | None = None, isr: int = 1) -> Partition:
+def lead(world: World, config: LogConfig | None = None, replicas: int = 1, isr: int = 1) -> Partition:
     log = world.open(config or LogConfig())
-    state = PartitionState(replicas=[1, 2, 3][:isr], isr=[1, 2, 3][:isr], leader=1, leader_epoch=0)
+    state = PartitionState([1, 2, 3][:replicas], [1, 2, 3][:isr], leader=1, leader_epoch=0)
     counters = TopicCounters(Metrics(), PARTITION.topic)
-    return Partition(PARTITION, TOPIC_ID, state, log, world.clock, counters, 64 << 20)
+    partition = Partition(PARTITION, TOPIC_ID, log, Holder(1, world.clock, 64 << 20), counters)
+    partition.lead(state)
+    return partition
 
 
 def append(partition: Partition, data: bytearray, acks: int = 1) -> Appended:
@@ -251,8 +254,7 @@ def test_a_full_disk_refuses_one_append_and_not_the_next(tmp_path: Path) -> None
 
 def test_too_few_in_sync_replicas_refuse_acks_all_only(tmp_path: Path) -> None:
     async def test(world: World) -> None:
-        partition = lead(world, LogConfig(min_insync_replicas=2), isr=3)
-        partition.isr_size = 1
+        partition = lead(world, LogConfig(min_insync_replicas=2), replicas=3)
         with pytest.raises(NotEnoughReplicas):
             partition.append(batch(b"a"), ALL, 9)
         assert append(partition, batch(b"a"), 1).base_offset == 0

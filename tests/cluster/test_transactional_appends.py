@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from millstream.cluster.holder import Holder
 from millstream.cluster.metadata import PartitionState
 from millstream.cluster.partition import ALL, Partition
 from millstream.config.log import LogConfig
@@ -81,16 +82,9 @@ class Case:
         self.coordinator = Coordinator()
         state = PartitionState(replicas=[1], isr=[1], leader=1, leader_epoch=0)
         counters = TopicCounters(Metrics(), PARTITION.topic)
-        self.partition = Partition(
-            PARTITION,
-            TOPIC_ID,
-            state,
-            world.open(LogConfig()),
-            world.clock,
-            counters,
-            64 << 20,
-            self.coordinator,
-        )
+        holder = Holder(1, world.clock, 64 << 20, self.coordinator)
+        self.partition = Partition(PARTITION, TOPIC_ID, world.open(LogConfig()), holder, counters)
+        self.partition.lead(state)
 
     def send(
         self,

@@ -348,14 +348,25 @@ def test_a_broker_waits_for_the_nodes_of_its_session_before(tmp_path: Path) -> N
     asyncio.run(main())
 
 
-def test_a_broker_does_not_wait_where_another_is_the_controller(tmp_path: Path) -> None:
+def test_a_broker_serves_nothing_before_it_has_heard_from_the_controller(tmp_path: Path) -> None:
+    """Another broker holds the office and does not answer; when it is gone, this one takes it."""
+
     async def main() -> None:
         world = World(tmp_path)
         other = MemoryRegistry(world.tree, session_timeout_ms=1000)
         await other.start()
         await other.create(tree.CONTROLLER, b'{"brokerid":2}', ephemeral=True)
-        with pytest.raises(NotController, match="broker 2"):
-            await world.broker.start()
+        starting = asyncio.create_task(world.broker.start())
+        await asyncio.sleep(0.3)
+        listeners = world.broker.listeners
+        assert [listeners["PLAINTEXT"].is_open, starting.done()] == [False, False]
+        other.lose()
+        async with asyncio.timeout(10):
+            await starting
+        assert [listeners["PLAINTEXT"].is_open, starting.done()] == [True, True]
+        assert world.broker.metadata.controller_id == 1
+        await world.create("t")
+        await world.broker.stop()
 
     asyncio.run(main())
 

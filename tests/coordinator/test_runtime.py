@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from time import sleep
 from typing import Any
 
@@ -16,6 +16,7 @@ from millstream.coordinator.shard import Entry, Producer, Result, Timers
 from millstream.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
+    KafkaError,
     KafkaStorageError,
     NotCoordinator,
 )
@@ -357,3 +358,127 @@ def test_what_is_to_be_done_soon_waits_for_the_shard_and_is_tried_again() -> Non
         runtime.stop()
 
     asyncio.run(main())
+
+
+# Small writes that are done together
+
+
+def refused(error: KafkaError) -> bytes:
+    return b"refused: %d" % error.code
+
+
+def together(runtime: Runtime[Notebook], key: bytes, value: bytes = b"v") -> Promise[bytes]:
+    return runtime.write_with_others(0, put(key, value), refused)
+
+
+def test_small_writes_that_come_at_once_are_one_batch() -> None:
+    async def story(runtime: Runtime[Notebook], log: ScriptedLog) -> None:
+        writes = [together(runtime, b"%d" % number) for number in range(20)]
+        assert not any(each.is_done for each in writes)
+        await asyncio.sleep(0)
+        assert [each.result() for each in writes] == [b"%d" % number for number in range(20)]
+        assert len(log.batches) == 1
+        assert len(values(runtime)) == log.end_offset == 20
+
+    play(story)
+
+
+def test_small_writes_come_before_whatever_else_is_asked_later() -> None:
+    async def story(runtime: Runtime[Notebook], log: ScriptedLog) -> None:
+        first = together(runtime, b"a", b"1")
+        runtime.write_now(0, put(b"a", b"2"))
+        assert first.result() == b"a"
+        second = together(runtime, b"a", b"3")
+        assert await runtime.read(0, lambda shard: shard.values[b"a"]) == b"3"
+        assert second.is_done
+        together(runtime, b"a", b"4")
+        assert await runtime.read_all(lambda shard: shard.values[b"a"]) == [b"4"]
+        shard = runtime.shard(0)
+        assert shard is not None
+        shard.timers.set("late", 0, lambda: Result(None, [Entry(b"a", b"6")]))
+        await asyncio.sleep(0)
+        together(runtime, b"a", b"5")
+        await asyncio.sleep(0.02)
+        written = [entry.value for batch in log.batches for _, entry in batch.entries]
+        assert set(written[4:]) == {b"5", b"6"}
+
+    play(story)
+
+
+def test_a_small_write_that_is_refused_does_not_refuse_others() -> None:
+    async def story(runtime: Runtime[Notebook], log: ScriptedLog) -> None:
+        append = log.append
+
+        def choosy(entries: Sequence[Entry], producer: Producer | None) -> int:
+            if any(entry.key == b"bad" for entry in entries):
+                raise NotCoordinator
+            return append(entries, producer)
+
+        def forbidden(shard: Notebook) -> Result[bytes]:
+            raise CoordinatorNotAvailable
+
+        def broken(shard: Notebook) -> Result[bytes]:
+            raise ZeroDivisionError
+
+        log.append = choosy  # type: ignore[method-assign]
+        good, bad, best = (together(runtime, key) for key in (b"good", b"bad", b"best"))
+        never = runtime.write_with_others(0, forbidden, refused)
+        wrong = runtime.write_with_others(0, broken, refused)
+        await asyncio.sleep(0)
+        assert [each.result() for each in (good, bad, best, never)] == [
+            b"good",
+            b"refused: 16",
+            b"best",
+            b"refused: 15",
+        ]
+        with pytest.raises(ZeroDivisionError):
+            wrong.result()
+        assert sorted(values(runtime)) == [b"best", b"good"]
+
+    play(story)
+
+
+def test_small_writes_are_answered_when_they_are_committed() -> None:
+    async def story(runtime: Runtime[Notebook], log: ScriptedLog) -> None:
+        log.commits_at_once = False
+        writes = [together(runtime, key) for key in (b"a", b"b")]
+        await asyncio.sleep(0.01)
+        assert not any(each.is_done for each in writes)
+        log.commit()
+        await asyncio.sleep(0.01)
+        assert [each.result() for each in writes] == [b"a", b"b"]
+        lost = together(runtime, b"c")
+        await asyncio.sleep(0.01)
+        log.fail(KafkaStorageError())
+        await asyncio.sleep(0.01)
+        assert lost.result() == b"refused: 16"
+
+    play(story)
+
+
+def test_small_writes_of_a_coordinator_that_moves_are_refused() -> None:
+    async def story(runtime: Runtime[Notebook], log: ScriptedLog) -> None:
+        log.commits_at_once = False
+        written = together(runtime, b"a")
+        await asyncio.sleep(0)
+        log.refuses = NotCoordinator()
+        waiting = together(runtime, b"b")
+        runtime.resign(0)
+        assert waiting.result() == b"refused: 16"
+        log.commit()
+        await asyncio.sleep(0.01)
+        assert written.result() == b"refused: 16"
+        with pytest.raises(NotCoordinator):
+            together(runtime, b"c")
+
+    play(story)
+
+
+def test_many_small_writes_are_several_batches() -> None:
+    async def story(runtime: Runtime[Notebook], log: ScriptedLog) -> None:
+        writes = [together(runtime, b"%d" % number, bytes(PIECE_BYTES // 4)) for number in range(8)]
+        await asyncio.sleep(0)
+        assert all(each.is_done for each in writes)
+        assert [len(batch.entries) for batch in log.batches] == [3, 3, 2]
+
+    play(story)

@@ -2,7 +2,9 @@
 
 It prints what it does, a line at a time. Roles: `owner` holds the ephemeral node /members/PID and prints its
 deadlines; `writer` creates /log/1, /log/2, ... and prints each number once it is acknowledged; `blocker`
-stops itself in the middle of a write; `starter` begins a session, says so and ends when its input is closed.
+stops itself in the middle of a write; `stalled` does so within its session, and says what it finds
+on waking; `counter` sets /counters/PID again and again; `starter` begins a session, says so and ends when
+its input is closed.
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ import signal
 import sqlite3
 import sys
 import time
+from typing import Any
 
-from millstream.registry.contract import SessionLost
+from millstream.registry.contract import SessionLost, Unavailable
+from millstream.registry.database import Database
 from millstream.registry.sqlite import SqliteRegistry
 
 
@@ -48,6 +52,39 @@ async def writer(registry: SqliteRegistry) -> None:
         say(number)
 
 
+async def counter(registry: SqliteRegistry) -> None:
+    path = f"/counters/{os.getpid()}"
+    await registry.create(path, b"0", make_parents=True)
+    await registry.create(f"/members/{os.getpid()}", ephemeral=True, make_parents=True)
+    say("ready")
+    for number in range(1, 1_000_000):
+        await registry.set(path, b"%d" % number)
+
+
+async def stalled(registry: SqliteRegistry) -> None:
+    lost = asyncio.Event()
+    registry.on_session_lost = lost.set
+    await registry.create("/stalled", b"0", make_parents=True)
+    await registry.create(f"/members/{os.getpid()}", ephemeral=True, make_parents=True)
+    apply = Database._apply
+
+    def stop_within(self: Database, operations: Any, session: int) -> list[int]:
+        versions = apply(self, operations, session)
+        Database._apply = apply  # type: ignore[method-assign]
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return versions
+
+    Database._apply = stop_within  # type: ignore[method-assign]
+    say("ready")
+    try:
+        await registry.set("/stalled", b"1")
+        say("written", registry.session_deadline() < time.monotonic())
+    except (SessionLost, Unavailable) as error:
+        say(type(error).__name__, registry.session_deadline() < time.monotonic())
+    await asyncio.wait_for(lost.wait(), 10)
+    say("lost")
+
+
 async def starter(registry: SqliteRegistry) -> None:
     say("ready")
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
@@ -70,8 +107,9 @@ async def main(path: str, timeout_ms: int, role: str) -> None:
         return
     registry = SqliteRegistry(path, timeout_ms)
     await registry.start()
+    roles = {"owner": owner, "writer": writer, "starter": starter, "stalled": stalled, "counter": counter}
     try:
-        await {"owner": owner, "writer": writer, "starter": starter}[role](registry)
+        await roles[role](registry)
     finally:
         await registry.close()
 

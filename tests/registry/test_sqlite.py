@@ -198,6 +198,76 @@ def test_a_stopped_writer_stalls_writes_and_only_writes(path: str, member: Membe
     asyncio.run(story())
 
 
+def test_a_process_stopped_in_the_middle_of_a_write_has_lost_its_session_on_waking(
+    path: str, member: Member
+) -> None:
+    """It holds the write lock, so nobody can take over; when it wakes, it knows before it acts."""
+
+    async def story() -> None:
+        registry = await started(path, 600)
+        process = member("stalled", timeout_ms=600)
+        await asyncio.sleep(0.3)
+        begun = time.monotonic()
+        with pytest.raises(Unavailable, match="write lock"):
+            await registry.create("/successor")
+        assert await registry.exists(f"/members/{process.pid}") == 0
+        await asyncio.sleep(max(0.0, begun + 1 - time.monotonic()))
+        assert registry.session_deadline() > time.monotonic()
+        process.send_signal(signal.SIGCONT)
+        words = await asyncio.get_running_loop().run_in_executor(None, line, process)
+        assert words[0] in ("written", "SessionLost", "Unavailable")
+        assert words[1] == "True", "its deadline had passed"
+        assert await asyncio.get_running_loop().run_in_executor(None, line, process) == ["lost"]
+        await eventually_gone(registry, f"/members/{process.pid}")
+        await registry.create("/successor")
+        if words[0] == "written":
+            assert (await registry.get("/stalled")).data == b"1"
+        await registry.close()
+
+    asyncio.run(story())
+
+
+def test_a_writer_that_is_killed_in_the_middle_of_a_write_leaves_no_trace(path: str, member: Member) -> None:
+    async def story() -> None:
+        registry = await started(path, 60_000)
+        process = member("stalled", timeout_ms=60_000)
+        await asyncio.sleep(0.3)
+        waiting = asyncio.create_task(registry.create("/successor"))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        process.kill()
+        killed = time.monotonic()
+        await waiting
+        await eventually_gone(registry, f"/members/{process.pid}")
+        assert time.monotonic() - killed < 2
+        assert (await registry.get("/stalled")).data == b"0"
+        await registry.close()
+
+    asyncio.run(story())
+
+
+def test_processes_that_write_at_once_all_make_progress(path: str, member: Member) -> None:
+    """Sessions live on heartbeats outside the file: contention for the write lock costs none."""
+
+    async def story() -> None:
+        registry = await started(path, 600)
+        lost: list[str] = []
+        registry.on_session_lost = lambda: lost.append("here")
+        writers = [member("counter", timeout_ms=600) for _ in range(3)]
+        await asyncio.sleep(1.5)
+        counts = [int((await registry.get(f"/counters/{process.pid}")).data) for process in writers]
+        assert min(counts) > 20, counts
+        writers[0].kill()
+        await asyncio.sleep(0.5)
+        after = [int((await registry.get(f"/counters/{process.pid}")).data) for process in writers]
+        assert all(now > before for now, before in zip(after[1:], counts[1:], strict=True))
+        assert lost == []
+        assert sorted(await registry.children("/members")) == sorted(str(p.pid) for p in writers[1:])
+        await registry.close()
+
+    asyncio.run(story())
+
+
 def test_close_does_not_wait_for_a_stopped_writer(path: str, member: Member) -> None:
     async def story() -> None:
         registry = await started(path, 10_000)

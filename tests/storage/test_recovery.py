@@ -386,6 +386,18 @@ def test_snapshots_beyond_the_end_go(world: World) -> None:
     assert append(log, batch(b"x" * 100, producer_id=7, epoch=2, sequence=last - 1)).base_offset == last - 1
 
 
+def test_aborted_transactions_are_durable_after_recovery(world: World) -> None:
+    """A clean stop flushes nothing of a log that has not changed, and the next start looks at nothing."""
+    log = world.open()
+    append(log, batch(b"a", producer_id=1, epoch=0, sequence=0, is_transactional=True))
+    append(log, encode_marker(ControlMarker(False, 4), producer_id=1, producer_epoch=0, timestamp_ms=NOW_MS))
+    kill(log)
+    world.disk.synced.clear()
+    world.open()
+    index = str(world.file(0, ".txnindex"))
+    assert world.disk.synced.index(index) < world.disk.synced.index(f"{world.path}/{PARTITION}")
+
+
 def test_open_and_aborted_transactions_are_known_again(world: World) -> None:
     log = world.open()
     append(log, batch(b"a", producer_id=1, epoch=0, sequence=0, is_transactional=True))

@@ -11,7 +11,8 @@ from millstream.cluster.partition import Partition
 from millstream.controller.topics import NewTopic
 from millstream.coordinator.groups.shard import GroupShard
 from millstream.coordinator.runtime import Runtime
-from millstream.errors import CoordinatorNotAvailable, NotController, TopicAlreadyExists
+from millstream.errors import CoordinatorNotAvailable, KafkaError
+from millstream.model import TopicPartition
 
 if TYPE_CHECKING:
     from millstream.broker.server import Broker
@@ -44,6 +45,7 @@ class Coordinators:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._runtimes: dict[str, Runtime[Any]] = {}
+        self._led: dict[TopicPartition, Partition] = {}
 
     def add(self, topic: str, runtime: Runtime[Any]) -> None:
         """Let a runtime serve the partitions of an internal topic."""
@@ -56,8 +58,10 @@ class Coordinators:
     # Told by the replicas
 
     def lead(self, partition: Partition) -> None:
+        """A partition is led here, or goes on being led, in a new epoch, with what was loaded."""
         runtime = self._runtimes.get(partition.name.topic)
-        if runtime is not None:
+        if runtime is not None and self._led.get(partition.name) is not partition:
+            self._led[partition.name] = partition
             config, topic = self._broker.config, partition.name.topic
             codec = config["offsets.topic.compression.codec"] if topic == GROUPS_TOPIC else 0
             internal = PartitionLog(partition, self._broker.clock, config[_LOAD_KEYS[topic]], codec)
@@ -65,7 +69,8 @@ class Coordinators:
 
     def resign(self, partition: Partition) -> None:
         runtime = self._runtimes.get(partition.name.topic)
-        if runtime is not None:
+        if runtime is not None and self._led.get(partition.name) is partition:
+            del self._led[partition.name]
             runtime.resign(partition.name.partition)
 
     # Who looks after what
@@ -80,6 +85,18 @@ class Coordinators:
             raise CoordinatorNotAvailable
         return (java_hash(key) & 0x7FFFFFFF) % len(found.partitions)
 
+    def leader_of(self, topic: str, index: int) -> int | None:
+        """The other broker that leads a partition of an internal topic; None if it is this one.
+
+        CoordinatorNotAvailable while nobody does.
+        """
+        state = self._broker.metadata.topic(topic).partitions[index]
+        if state.leader == self._broker.config.node_id or TopicPartition(topic, index) in self._led:
+            return None
+        if state.leader not in self._broker.metadata.brokers:
+            raise CoordinatorNotAvailable
+        return state.leader
+
     def group_shard(self, group_id: str) -> GroupShard | None:
         """The shard that looks after a group, if it is in service here."""
         try:
@@ -93,22 +110,34 @@ class Coordinators:
         if found is not None:
             return found
         try:
-            return await self._broker.controller.create_topic(self._new_topic(name))
-        except TopicAlreadyExists:
-            return self._broker.metadata.topic(name)
-        except NotController as error:
-            raise CoordinatorNotAvailable from error
+            return await self._broker.controller_link.create_topic(self._new_topic(name))
+        except KafkaError as error:
+            if error.retriable:  # no controller, or no word from it
+                raise CoordinatorNotAvailable(error.message) from error
+            raise
 
     def _new_topic(self, name: str) -> NewTopic:
         config = self._broker.config
         prefix = "offsets.topic" if name == GROUPS_TOPIC else "transaction.state.log"
-        factor = min(config[f"{prefix}.replication.factor"], len(self._broker.metadata.brokers))
+        factor = self._replication_factor(f"{prefix}.replication.factor")
+        min_in_sync = 2 if factor >= 3 else 1
+        if name == TRANSACTIONS_TOPIC:
+            min_in_sync = min(config["transaction.state.log.min.isr"], factor)
         configs = {
             "cleanup.policy": "compact",
             "compression.type": "producer",
             "segment.bytes": str(max(config[f"{prefix}.segment.bytes"], MIN_SEGMENT_BYTES)),
+            "min.insync.replicas": str(min_in_sync),
+            "unclean.leader.election.enable": "false",
         }
-        if name == TRANSACTIONS_TOPIC:
-            configs["min.insync.replicas"] = str(min(config["transaction.state.log.min.isr"], factor))
-            configs["unclean.leader.election.enable"] = "false"
         return NewTopic(name, config[f"{prefix}.num.partitions"], factor, {}, configs)
+
+    def _replication_factor(self, key: str) -> int:
+        """What is configured, for a cluster: it is not made with less because some brokers are away.
+
+        A broker that is alone and was told nothing has to do with itself.
+        """
+        config = self._broker.config
+        factor: int = config[key]
+        is_told = key in config.layers[-1].texts or config["registry"].startswith("zookeeper:")
+        return factor if is_told else min(factor, len(self._broker.metadata.brokers))

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from millstream.coordinator.entry_format import MAX_TEXT_BYTES, fits
 from millstream.coordinator.groups.consumer_entries import Matched
 from millstream.coordinator.groups.topics import KnownTopic
 from millstream.errors import InvalidRegularExpression
@@ -21,11 +22,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_REMEMBERED = 1000
-"""How many patterns are remembered with what they match."""
-
-MAX_PATTERN = 32 * 1024
-"""The longest pattern that is compiled, in characters."""
+MAX_REMEMBERED = 100_000
+"""How many topics that patterns match are remembered, over all patterns; a pattern counts as one itself."""
 
 
 class GroupTopics:
@@ -39,6 +37,7 @@ class GroupTopics:
         self._gone: dict[str, int] = {}
         """Topics that were deleted, and when."""
         self._matched: dict[str, Matched] = {}
+        self._weight = 0
         self.version = 0
 
     # What shards ask
@@ -71,11 +70,21 @@ class GroupTopics:
         for pattern in patterns:
             topics = await loop.run_in_executor(None, match_topics, pattern, names)
             found[pattern] = Matched(topics, version, self._broker.clock.now_ms())
-            self._matched.pop(pattern, None)
-            self._matched[pattern] = found[pattern]
-            if len(self._matched) > MAX_REMEMBERED:
-                del self._matched[next(iter(self._matched))]
+            self._remember(pattern, found[pattern])
         return found
+
+    def _remember(self, pattern: str, matched: Matched) -> None:
+        """Keep what a pattern matches, and forget the oldest where that is too much."""
+        self._forget(pattern)
+        self._matched[pattern] = matched
+        self._weight += 1 + len(matched.topics)
+        while self._weight > MAX_REMEMBERED and len(self._matched) > 1:
+            self._forget(next(iter(self._matched)))
+
+    def _forget(self, pattern: str) -> None:
+        former = self._matched.pop(pattern, None)
+        if former is not None:
+            self._weight -= 1 + len(former.topics)
 
     # What the broker tells
 
@@ -129,8 +138,8 @@ def match_topics(pattern: str, names: Iterable[str]) -> frozenset[str]:
     """The names that a pattern matches from end to end, as Kafka does."""
     import re2  # type: ignore[import-untyped]
 
-    if len(pattern) > MAX_PATTERN:
-        raise InvalidRegularExpression(f"a regular expression has at most {MAX_PATTERN} characters")
+    if not fits(pattern):
+        raise InvalidRegularExpression(f"a regular expression has at most {MAX_TEXT_BYTES} bytes")
     options = re2.Options()
     options.log_errors = False
     try:

@@ -43,6 +43,11 @@ class Housekeeping:
             lambda: config["replica.high.watermark.checkpoint.interval.ms"],
             self.checkpoint_watermarks,
         )
+        background.every(
+            "checking followers",
+            lambda: max(1, config["replica.lag.time.max.ms"] // 2),
+            self._broker.replicas.check_followers,
+        )
         background.every("finishing deletions", lambda: 1000, self._broker.controller.finish_deletions)
         background.every("removing deleted files", lambda: 1000, self.remove_deleted)
 

@@ -2,22 +2,24 @@
 
 A session is lost when the process was stopped, or its disk hung, for longer than the session time-out;
 then the ephemeral nodes that say that this broker is there, and that it is the controller, are gone or
-will go. The broker goes on serving its partitions, begins a new session and makes them again. Until then
-what needs the registry is refused with errors that clients retry.
+will go. The broker leads nothing that others could lead, begins a new session and registers again. Until
+then what needs the registry is refused with errors that clients retry.
+
+The number of the registration is the broker's epoch: whatever is said of an earlier one is out of date.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from millstream.clock import Clock
-from millstream.cluster.metadata import BrokerNode, Endpoint, Metadata
+from millstream.cluster.metadata import Endpoint
 from millstream.config.broker import BrokerConfig
 from millstream.controller import tree
-from millstream.controller.controller import Controller
 from millstream.registry.claims import claim
-from millstream.registry.contract import Registry
+from millstream.registry.contract import Registry, RegistryError
 
 log = logging.getLogger(__name__)
 
@@ -33,38 +35,52 @@ class Membership:
         registry: Registry,
         config: BrokerConfig,
         clock: Clock,
-        metadata: Metadata,
-        controller: Controller,
         endpoints: tuple[Endpoint, ...],
+        peer_listener: str,
+        on_lost: Callable[[], None],
     ) -> None:
+        """`on_lost` is told at once of a session that is lost."""
         self._registry = registry
         self._config = config
         self._clock = clock
-        self._metadata = metadata
-        self._controller = controller
         self._endpoints = endpoints
+        self._peer_listener = peer_listener
+        self._on_lost = on_lost
         self._is_lost = False
+        self._is_member = False
         self._task: asyncio.Task[None] | None = None
+        self.epoch = -1
+        """The number of the registration that holds; -1 while there is none."""
 
-    async def join(self) -> None:
-        """Tell the cluster under which addresses this broker is reached, now and in every new session."""
-        await self._register()
-        config = self._config
-        self._metadata.brokers[config.node_id] = BrokerNode(
-            config.node_id, self._endpoints, config["broker.rack"]
-        )
+    async def join(self, *, was_clean: bool) -> None:
+        """Tell the cluster under which addresses this broker is reached, now and in every new session.
+
+        `was_clean` says whether the last stop of this broker wrote everything down.
+        """
+        await self._register(was_clean)
+        self._is_member = True
         self._registry.on_session_lost = self._lost
         if self._registry.session_deadline() == float("-inf"):  # lost before anybody was told
             self._lost()
 
     async def leave(self) -> None:
-        """Begin no more sessions; the one there is ends when the registry is closed."""
+        """Be a member no more: the cluster goes on without this broker."""
         self._registry.on_session_lost = None
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        if self._is_member:
+            self._is_member = False
+            try:
+                await self._registry.delete(self._path)
+            except RegistryError as error:
+                log.info("the registration ends with the session: %s", error)
 
-    async def _register(self) -> None:
+    @property
+    def _path(self) -> str:
+        return f"{tree.BROKERS}/{self._config.node_id}"
+
+    async def _register(self, was_clean: bool) -> None:
         first = self._endpoints[0]
         node = tree.BrokerIdNode(
             endpoints=list(map(str, self._endpoints)),
@@ -72,14 +88,18 @@ class Membership:
             port=first.port,
             timestamp=str(self._clock.now_ms()),
             rack=self._config["broker.rack"],
+            peer_listener=self._peer_listener,
+            was_clean=was_clean,
         )
-        path = f"{tree.BROKERS}/{self._config.node_id}"
+        path = self._path
         patience_s = 2 * self._config["registry.session.timeout.ms"] / 1000
         await claim(path, lambda: self._registry.create(path, tree.dump(node), ephemeral=True), patience_s)
+        self.epoch = (await self._registry.get(path)).created
 
     def _lost(self) -> None:
         log.error("the session with the registry is lost; beginning a new one")
-        self._controller.session_lost()
+        self.epoch = -1
+        self._on_lost()
         self._is_lost = True
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._join_again())
@@ -91,11 +111,10 @@ class Membership:
             try:
                 await self._registry.close()
                 await self._registry.start()
-                await self._register()
-                await self._controller.resume()
+                await self._register(was_clean=True)
             except Exception as error:
                 self._is_lost = True
                 log.warning("no new session with the registry yet: %s", error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, MAX_PAUSE_S)
-        log.info("a new session with the registry has begun; controller epoch %d", self._controller.epoch)
+        log.info("a new session with the registry has begun; broker epoch %d", self.epoch)

@@ -1,7 +1,7 @@
 """From a frame to its handler and back: one marked function answers one API.
 
-A handler is a plain function that returns its response, or a coroutine (or future) where it has to
-wait. It runs as soon as its request is dispatched: what a plain handler does happens in the order
+A handler is a plain function that returns its response, or a coroutine (or future, or promise) where it has
+to wait. It runs as soon as its request is dispatched: what a plain handler does happens in the order
 of a connection's requests. Errors that concern a whole request are raised; errors of one partition
 or topic are values in the response.
 """
@@ -17,6 +17,7 @@ from time import perf_counter
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from millstream.coordinator.promise import Promise
 from millstream.errors import KafkaError, ProtocolError, UnknownServerError
 from millstream.metrics import Counter, Histogram
 from millstream.net.connection import Connection, Place
@@ -32,7 +33,7 @@ _key_and_version = Struct(">hh").unpack_from
 
 API_VERSIONS_KEY = 18
 
-HandlerResult = Response | Awaitable[Response | None] | None
+HandlerResult = Response | Awaitable[Response | None] | Promise[Any] | None
 Handler = Callable[["Context", Any], HandlerResult]
 HandlerT = TypeVar("HandlerT", bound=Handler)
 
@@ -175,6 +176,13 @@ class Router:
             route.seconds.observe(perf_counter() - started)
         elif result is None:
             route.seconds.observe(perf_counter() - started)
+        elif isinstance(result, Promise):
+            place = connection.reserve(route.is_alone)
+            result.listen(
+                lambda done: self._finish(
+                    connection, route, place, header.correlation_id, version, started, done
+                )
+            )
         else:
             place = connection.reserve(route.is_alone)
             future = asyncio.ensure_future(result)
@@ -193,13 +201,15 @@ class Router:
         correlation_id: int,
         version: int,
         started: float,
-        done: asyncio.Future[Response | None],
+        done: asyncio.Future[Response | None] | Promise[Response],
     ) -> None:
-        if done.cancelled():
+        if isinstance(done, asyncio.Future) and done.cancelled():
             return
         try:
-            error = done.exception()
-            response = done.result() if error is None else self._error_response(route, error, version)
+            try:
+                response = done.result()
+            except Exception as error:
+                response = self._error_response(route, error, version)
             chunks = None if response is None else frame_response(correlation_id, response, version)
         except Exception:
             log.exception("closing the connection of %s", connection.peer)

@@ -14,6 +14,8 @@ import msgspec
 from millstream.broker import handlers
 from millstream.broker.background import Background
 from millstream.broker.cleaner import Cleaner
+from millstream.broker.cluster_state import ClusterState
+from millstream.broker.controller_link import ControllerLink
 from millstream.broker.coordinators import GROUPS_TOPIC, TRANSACTIONS_TOPIC, Coordinators
 from millstream.broker.fetch_session import FetchSessions
 from millstream.broker.group_metrics import GroupMetrics
@@ -28,6 +30,7 @@ from millstream.broker.transaction_admission import TransactionAdmission
 from millstream.broker.transaction_markers import TransactionMarkers
 from millstream.clock import Clock, SystemClock
 from millstream.cluster.metadata import Endpoint, Metadata
+from millstream.cluster.peers import Peers
 from millstream.cluster.replicas import Replicas
 from millstream.config.broker import BrokerConfig
 from millstream.config.keys import MAX_LONG
@@ -55,6 +58,12 @@ log = logging.getLogger(__name__)
 
 MAX_REPORTED = 1000
 """How many different damages are remembered as already said."""
+
+PEER_LISTENER = "BROKERS"
+"""The name of the listener for brokers, where inter.broker.listener.name names no other."""
+
+PEER_GRACE_SECONDS = 0.2
+"""How long other brokers may take for their last answers; what they wait for will not come."""
 
 WORKER_THREADS = 8
 """Threads for cold reads, checks of large compressed batches, and flushes."""
@@ -121,7 +130,10 @@ class Broker:
         self.metadata: Metadata
         self.replicas: Replicas
         self.controller: Controller
+        self.peers: Peers
         self.membership: Membership | None = None
+        self.cluster_state = ClusterState(self)
+        self.controller_link = ControllerLink(self)
         self.producer_ids: ProducerIds
         self._is_started = False
         self.is_stopping = False
@@ -168,8 +180,17 @@ class Broker:
         )
         await loop.run_in_executor(None, self.store.open)
         self._is_started = True
+        self.peers = Peers(self.metadata, config, self.clock, self.random)
         self.replicas = Replicas(
-            self.store, config, self.clock, self.metrics, self.transaction_admission.for_batch
+            self.store,
+            config,
+            self.clock,
+            self.metrics,
+            self.transaction_admission.for_batch,
+            metadata=self.metadata,
+            peers=self.peers,
+            is_lease_held=lambda: self.clock.monotonic() < self.registry.session_deadline(),
+            broker_epoch=lambda: self.broker_epoch,
         )
 
         def dir_failed(path: str) -> None:
@@ -179,23 +200,22 @@ class Broker:
         self.replicas.on_lead = self.coordinators.lead
         self.replicas.on_resign = self.coordinators.resign
         self.producer_ids = ProducerIds(self.registry, config.node_id)
-        self.controller = Controller(
-            self.registry, self.metadata, self.replicas, config, self.clock, self.random
-        )
+        self.controller = Controller(self.registry, self.replicas, config, self.clock, self.random)
+        for listener in (*config.listeners, *self._own_peer_listener()):
+            await self._listen(listener)
+        await self._join()
+        if self.config.peer_listener is None:
+            self.listeners[PEER_LISTENER].open()
         await self.controller.start()
-        await self.controller.load()
+        await self.cluster_state.start()
         await self.controller.finish_deletions()
-        for topic in self.metadata.topics.values():
-            await self.replicas.take(topic, is_new=False)
         await loop.run_in_executor(None, self.store.accept_new_dirs)
         self.store.set_aside_strays(topic.topic_id for topic in self.metadata.topics.values())
         for partition in self.replicas:
             await partition.settle()  # what a crash left unflushed is flushed before anyone asks for it
-        for listener in config.listeners:
-            await self._listen(listener)
-        await self._join()
         for opened in self.listeners.values():
-            opened.open()
+            if not opened.is_open:
+                opened.open()
         Housekeeping(self).begin(self.background)
         self.background.every("showing groups", lambda: SHOW_GROUPS_MS, self.group_nodes.show)
         Cleaner(self).begin(self.background)
@@ -203,24 +223,40 @@ class Broker:
             await self.metrics_endpoint.start(config["metrics.listener"])
 
     async def stop(self) -> None:
-        """Answer what is under way, write everything down, and end."""
+        """Hand over what others can lead, answer what is under way, write everything down, and end."""
         await self.metrics_endpoint.stop()
+        if self._is_member:
+            await self.controller_link.hand_over()
         self._end_waits()
-        for listener in self.listeners.values():
-            await listener.stop()
+        for name, listener in self.listeners.items():
+            if name != PEER_LISTENER:
+                await listener.stop()
         await self.background.stop()
         await self.group_topics.stop()
         self.transaction_markers.stop()
-        if self.membership is not None:
-            await self.membership.leave()
-        if hasattr(self, "controller"):
-            await self.controller.stop()
+        await self._leave_cluster()
         if self._is_started:
             self._is_started = False
             for partition in self.replicas:
                 await partition.settle()
             await asyncio.get_running_loop().run_in_executor(None, self._close_store)
         await self.registry.close()
+
+    async def _leave_cluster(self) -> None:
+        """Follow nobody and decide nothing more; the next controller finds this broker gone."""
+        await self.cluster_state.stop()
+        if self._is_started:
+            await self.replicas.stop()
+        if hasattr(self, "controller"):
+            await self.controller.stop()
+        if self.membership is not None:
+            await self.membership.leave()
+        if hasattr(self, "controller"):
+            await self.controller.give_up()
+        if PEER_LISTENER in self.listeners:
+            await self.listeners[PEER_LISTENER].stop(PEER_GRACE_SECONDS)
+        if self._is_started:
+            await self.peers.close()
 
     def _close_store(self) -> None:
         """Close the logs, many at a time on the machine's own disk: their fsyncs overlap."""
@@ -284,21 +320,51 @@ class Broker:
             max_buffered_bytes=_or_never(config["queued.max.request.bytes"]),
             backlog=config["socket.listen.backlog.size"],
         )
-        made = Listener(self.router.service(listener.name), self.clock, limits)
+        is_internal = listener.name == self.peer_listener
+        service = self.router.service(listener.name, is_internal=is_internal)
+        made = Listener(service, self.clock, limits)
         self.listeners[listener.name] = made
         await made.start(listener.host, listener.port)
 
+    @property
+    def peer_listener(self) -> str:
+        """The name of the listener that is for brokers."""
+        return self.config.peer_listener or PEER_LISTENER
+
+    def _own_peer_listener(self) -> list[ListenerConfig]:
+        """A listener for brokers alone, where none of those configured is for them."""
+        if self.config.peer_listener is not None:
+            return []
+        first = self.config.listeners[0]
+        return [ListenerConfig(PEER_LISTENER, first.host, 0, "PLAINTEXT")]
+
     async def _join(self) -> None:
         """Tell the cluster under which addresses this broker is reached."""
-        endpoints = []
-        for advertised in self.config.advertised_listeners:
-            port = advertised.port or self.listeners[advertised.name].port
-            endpoints.append(Endpoint(advertised.name, advertised.host or "localhost", port))
-        self.endpoints = tuple(endpoints)
+        advertised = [
+            Endpoint(each.name, each.host or "localhost", each.port or self.listeners[each.name].port)
+            for each in self.config.advertised_listeners
+        ]
+        self.endpoints = tuple(advertised)
+        if self.config.peer_listener is None:
+            host = advertised[0].host
+            advertised.append(Endpoint(PEER_LISTENER, host, self.listeners[PEER_LISTENER].port))
         self.membership = Membership(
-            self.registry, self.config, self.clock, self.metadata, self.controller, self.endpoints
+            self.registry, self.config, self.clock, tuple(advertised), self.peer_listener, self._session_lost
         )
-        await self.membership.join()
+        await self.membership.join(was_clean=self.store.was_clean)
+
+    def _session_lost(self) -> None:
+        self.controller.session_lost()
+        self.replicas.session_lost()
+
+    @property
+    def broker_epoch(self) -> int:
+        """The number of this broker's registration; -1 while it has none."""
+        return -1 if self.membership is None else self.membership.epoch
+
+    @property
+    def _is_member(self) -> bool:
+        return self._is_started and self.broker_epoch >= 0
 
     # What handlers ask
 

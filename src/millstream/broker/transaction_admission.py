@@ -1,9 +1,9 @@
 """Whether a transaction's records may be written to a partition: its coordinator is asked (KIP-890).
 
 Old clients have named the partition to the coordinator before they write to it: that is verified.
-Since transaction version 2 it is the partition's leader that makes it part of the transaction. On one
-broker the answer is there at once, unless the coordinator has to wait for its log, or for the markers
-of the transaction before.
+Since transaction version 2 it is the partition's leader that makes it part of the transaction. Where the
+coordinator is on this broker the answer is there at once, unless it has to wait for its log, or for
+the markers of the transaction before; else the coordinator's broker is asked, with AddPartitionsToTxn.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from millstream.coordinator.shard import Producer, Result
 from millstream.coordinator.transactions.shard import TransactionShard
 from millstream.coordinator.transactions.transaction import BUMPING
 from millstream.errors import (
+    BrokerNotAvailable,
     ConcurrentTransactions,
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -27,14 +28,20 @@ from millstream.errors import (
     InvalidProducerIdMapping,
     InvalidTxnState,
     KafkaError,
+    NetworkException,
     NotCoordinator,
     NotEnoughReplicas,
+    OperationNotAttempted,
     ProducerFenced,
+    RequestTimedOut,
     TransactionAbortable,
     TransactionalIdAuthorizationFailed,
+    UnknownTopicOrPartition,
+    error_for,
 )
 from millstream.model import TopicPartition
 from millstream.protocol.batch import HEADER_SIZE, read_header
+from millstream.protocol.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from millstream.protocol.types import Buffer
 
 if TYPE_CHECKING:
@@ -42,7 +49,22 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_UNREACHED = (CoordinatorLoadInProgress, CoordinatorNotAvailable, NotCoordinator)
+_UNREACHED = (
+    BrokerNotAvailable,
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    NetworkException,
+    NotCoordinator,
+    OperationNotAttempted,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
+"""The coordinator gave no answer, or does not know yet what this broker knows."""
+
+Codes = dict[TopicPartition, int]
+
+PURPOSE = "transactions"
+ASK_TIMEOUT_MS = 5000
 
 ABORTABLE_SINCE = 11
 OFFSETS_ADD_SINCE = 5
@@ -65,6 +87,8 @@ class TransactionAdmission:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._expected: list[TopicPartition] = []
+        self._shared: dict[tuple[str, Producer], asyncio.Task[Codes]] = {}
+        """What is asked of other brokers for all that is expected."""
 
     def for_batch(
         self,
@@ -94,6 +118,7 @@ class TransactionAdmission:
             yield
         finally:
             self._expected = []
+            self._shared = {}
 
     def _is_first(self, name: TopicPartition, data: memoryview) -> bool:
         """Whether a batch is the first of its transaction in a partition that is led here."""
@@ -148,7 +173,27 @@ class TransactionAdmission:
             return self._ask_again(partition, transactional_id, producer, client, translate)
         except KafkaError as error:
             raise translate(error, client) from None
-        return None if answer is None else _answered(answer, client, translate)
+        if answer is None:
+            return None
+        return self._answered(answer, partition, transactional_id, producer, client, translate)
+
+    async def _answered(
+        self,
+        answer: Awaitable[None],
+        partition: TopicPartition,
+        transactional_id: str,
+        producer: Producer,
+        client: Client,
+        translate: Callable[[KafkaError, Client], KafkaError],
+    ) -> None:
+        try:
+            await answer
+        except ConcurrentTransactions as error:
+            if client is not Client.HAS_PARTITIONS_ADDED:
+                raise translate(error, client) from None
+            await self._ask_again(partition, transactional_id, producer, client, translate)
+        except KafkaError as error:
+            raise translate(error, client) from None
 
     def _ask(
         self, partition: TopicPartition, transactional_id: str, producer: Producer, client: Client
@@ -163,7 +208,57 @@ class TransactionAdmission:
         if TRANSACTIONS_TOPIC not in self._broker.metadata.topics:
             raise InvalidProducerIdMapping  # nobody has a transactional id
         index = self._broker.coordinators.partition_of(TRANSACTIONS_TOPIC, transactional_id)
-        return self._broker.transactions.write_now(index, work)
+        elsewhere = self._broker.coordinators.leader_of(TRANSACTIONS_TOPIC, index)
+        if elsewhere is None:
+            return self._broker.transactions.write_now(index, work)
+        key = transactional_id, producer
+        asked = self._shared.get(key) if partition in self._expected else None
+        if asked is None:
+            partitions = dict.fromkeys((partition, *self._expected))
+            is_added = client is Client.HAS_PARTITIONS_ADDED
+            asked = asyncio.get_running_loop().create_task(
+                self._ask_elsewhere(elsewhere, transactional_id, producer, partitions, is_added)
+            )
+            if partition in self._expected:
+                self._shared[key] = asked
+        return _code_of(partition, asked)
+
+    async def _ask_elsewhere(
+        self,
+        broker_id: int,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Iterable[TopicPartition],
+        is_added: bool,
+    ) -> Codes:
+        """Ask another broker, which coordinates the transaction; the code for each partition."""
+        topics: dict[str, list[int]] = {}
+        for each in partitions:
+            topics.setdefault(each.topic, []).append(each.partition)
+        transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
+            transactional_id=transactional_id,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            verify_only=not is_added,
+            topics=[
+                AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=name, partitions=indexes)
+                for name, indexes in topics.items()
+            ],
+        )
+        response = await self._broker.peers.request(
+            broker_id,
+            PURPOSE,
+            AddPartitionsToTxnRequest(transactions=[transaction]),
+            AddPartitionsToTxnResponse,
+            ASK_TIMEOUT_MS,
+        )
+        if response.error_code:
+            raise error_for(response.error_code)()
+        return {
+            TopicPartition(topic.name, part.partition_index): part.partition_error_code
+            for topic in response.results_by_transaction[0].topic_results
+            for part in topic.results_by_partition
+        }
 
     async def _ask_again(
         self,
@@ -197,13 +292,11 @@ class TransactionAdmission:
         return value
 
 
-async def _answered(
-    answer: Awaitable[None], client: Client, translate: Callable[[KafkaError, Client], KafkaError]
-) -> None:
-    try:
-        await answer
-    except KafkaError as error:
-        raise translate(error, client) from None
+async def _code_of(partition: TopicPartition, asked: asyncio.Task[Codes]) -> None:
+    """Wait for what was asked, with others; the error for one partition is raised."""
+    code = (await asyncio.shield(asked)).get(partition, CoordinatorNotAvailable.code)
+    if code:
+        raise error_for(code)()
 
 
 def _client(version: int, abortable_since: int, adds_since: int) -> Client:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from millstream.broker.coordinators import GROUPS_TOPIC, TRANSACTIONS_TOPIC
@@ -19,9 +20,11 @@ from millstream.errors import (
     KafkaError,
     NotCoordinator,
     TransactionCoordinatorFenced,
+    error_for,
 )
 from millstream.model import TopicPartition
 from millstream.protocol.batch import ControlMarker, encode_marker
+from millstream.protocol.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
 if TYPE_CHECKING:
     from millstream.broker.server import Broker
@@ -30,6 +33,10 @@ log = logging.getLogger(__name__)
 
 FIRST_RETRY_SECONDS = 0.05
 MAX_RETRY_SECONDS = 1.0
+MARKER_TIMEOUT_MS = 15_000
+"""How long another broker may take to have markers committed."""
+
+PURPOSE = "markers"
 
 
 class Marker(NamedTuple):
@@ -40,11 +47,30 @@ class Marker(NamedTuple):
     coordinator_epoch: int
     version: int
 
+    def to_write(self, names: Iterable[TopicPartition]) -> WriteTxnMarkersRequest.WritableTxnMarker:
+        """The marker as another broker is asked to write it."""
+        topics: dict[str, list[int]] = {}
+        for name in names:
+            topics.setdefault(name.topic, []).append(name.partition)
+        return WriteTxnMarkersRequest.WritableTxnMarker(
+            producer_id=self.producer.producer_id,
+            producer_epoch=self.producer.epoch,
+            transaction_result=self.is_commit,
+            coordinator_epoch=self.coordinator_epoch,
+            transaction_version=self.version,
+            topics=[
+                WriteTxnMarkersRequest.WritableTxnMarkerTopic(name=topic, partition_indexes=indexes)
+                for topic, indexes in topics.items()
+            ],
+        )
 
-def write_marker(broker: Broker, name: TopicPartition, marker: Marker) -> asyncio.Future[None] | None:
+
+def write_marker(broker: Broker, name: TopicPartition, marker: Marker) -> Awaitable[None] | None:
     """Write a marker to a partition that this broker leads, and let the partition's group shard know.
 
-    What is returned ends when the marker is committed; None if it is.
+    What is returned ends when the marker is committed; None if it is. InvalidProducerEpoch says that a
+    later epoch of the producer has been there, so that this end was written before: it is raised when
+    that is committed.
     """
     partition = broker.replicas.leader(*name)
     batch = encode_marker(
@@ -53,10 +79,21 @@ def write_marker(broker: Broker, name: TopicPartition, marker: Marker) -> asynci
         producer_epoch=marker.producer.epoch,
         timestamp_ms=broker.clock.now_ms(),
     )
-    appended = partition.append_internal(batch, transaction_version=marker.version)
+    try:
+        appended = partition.append_internal(batch, transaction_version=marker.version)
+    except InvalidProducerEpoch as error:
+        committed = partition.when_committed(partition.log.end_offset)
+        if committed is None:
+            raise
+        return asyncio.ensure_future(_refused_when(committed, error))
     if name.topic == GROUPS_TOPIC:
         broker.groups.end_transaction(name.partition, marker.producer, marker.is_commit)
     return partition.when_committed(appended.last_offset + 1)
+
+
+async def _refused_when(committed: asyncio.Future[None], error: KafkaError) -> None:
+    await committed
+    raise error
 
 
 class _Ending:
@@ -75,6 +112,16 @@ class _Ending:
         self.transaction = transaction
         self.left = set(transaction.partitions)
         self.marker = Marker(producer, transaction.is_commit, coordinator_epoch, transaction.version)
+
+    def refused(self, name: TopicPartition, error: KafkaError) -> None:
+        """A marker was not written; raises if none may be."""
+        if isinstance(error, TransactionCoordinatorFenced):
+            raise error
+        if isinstance(error, InvalidProducerEpoch):
+            log.info("%s has the end of producer %d already", name, self.marker.producer.producer_id)
+            self.left.discard(name)
+        else:
+            log.info("the end of %r for %s: %s", self.transactional_id, name, error.message)
 
 
 class TransactionMarkers:
@@ -133,15 +180,31 @@ class TransactionMarkers:
         return True
 
     async def _write_markers(self, ending: _Ending) -> None:
-        """Write the markers that are missing."""
-        uncommitted: list[tuple[TopicPartition, asyncio.Future[None]]] = []
+        """Write the markers that are missing: here, and at the other brokers that lead partitions."""
+        by_leader: dict[int, list[TopicPartition]] = {}
         for name in sorted(ending.left):
+            topic = self._broker.metadata.topics.get(name.topic)
+            if topic is None or name.partition >= len(topic.partitions):
+                ending.left.discard(name)  # it was deleted
+            else:
+                by_leader.setdefault(topic.partitions[name.partition].leader, []).append(name)
+        here = by_leader.pop(self._broker.config.node_id, [])
+        elsewhere = [self._send(leader, names, ending) for leader, names in by_leader.items()]
+        if not elsewhere:
+            await self._write_here(here, ending)
+            return
+        results = await asyncio.gather(self._write_here(here, ending), *elsewhere, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _write_here(self, names: Iterable[TopicPartition], ending: _Ending) -> None:
+        uncommitted: list[tuple[TopicPartition, Awaitable[None]]] = []
+        for name in names:
             try:
-                committed = self._write_one(name, ending.marker)
-            except TransactionCoordinatorFenced:
-                raise
+                committed = write_marker(self._broker, name, ending.marker)
             except KafkaError as error:
-                log.warning("the end of %r for %s: %s", ending.transactional_id, name, error.message)
+                ending.refused(name, error)
                 continue
             if committed is None:
                 ending.left.discard(name)
@@ -152,15 +215,22 @@ class TransactionMarkers:
                 await committed
                 ending.left.discard(name)
             except KafkaError as error:
-                log.warning("the end of %r for %s: %s", ending.transactional_id, name, error.message)
+                ending.refused(name, error)
 
-    def _write_one(self, name: TopicPartition, marker: Marker) -> asyncio.Future[None] | None:
-        topic = self._broker.metadata.topics.get(name.topic)
-        if topic is None or name.partition >= len(topic.partitions):
-            return None  # it was deleted
+    async def _send(self, leader: int, names: Iterable[TopicPartition], ending: _Ending) -> None:
+        """Have another broker write the markers of partitions that it leads."""
+        request = WriteTxnMarkersRequest(markers=[ending.marker.to_write(names)])
         try:
-            return write_marker(self._broker, name, marker)
-        except InvalidProducerEpoch as error:
-            # A later epoch of the producer has been there: this end has been written before.
-            log.info("%s has the end of producer %d already: %s", name, marker.producer.producer_id, error)
-            return None
+            response = await self._broker.peers.request(
+                leader, PURPOSE, request, WriteTxnMarkersResponse, MARKER_TIMEOUT_MS
+            )
+        except KafkaError as error:
+            log.info("the end of %r for broker %d: %s", ending.transactional_id, leader, error.message)
+            return
+        for topic in response.markers[0].topics:
+            for part in topic.partitions:
+                name = TopicPartition(topic.name, part.partition_index)
+                if part.error_code:
+                    ending.refused(name, error_for(part.error_code)())
+                else:
+                    ending.left.discard(name)

@@ -24,6 +24,9 @@ COMMANDS = {
     "offsets": ("millstream.cli.offsets:offsets", "Show the offsets of topics, also at a time."),
     "group": ("millstream.cli.group:group", "List, describe, move and delete groups of consumers."),
     "txn": ("millstream.cli.txn:txn", "List, describe and abort transactions."),
+    "cluster": ("millstream.cli.cluster:cluster", "Show the brokers, and what the cluster lacks."),
+    "reassign": ("millstream.cli.reassign:reassign", "Move partitions between brokers, evenly."),
+    "elect": ("millstream.cli.elect:elect", "Have partitions led by their preferred replica."),
     "log": ("millstream.cli.log:log", "Look into a broker's files without the broker."),
     "doctor": ("millstream.cli.doctor:doctor", "Check this machine and, if there is one, the broker."),
 }

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import errno
-import gc
-import os
-import signal
 import socket
 import sys
-from dataclasses import replace
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
@@ -18,15 +13,7 @@ from millstream.cli.options import key_values
 from millstream.errors import MillstreamError
 
 if TYPE_CHECKING:
-    from millstream.broker.server import Broker
     from millstream.config.broker import BrokerConfig
-
-KEPT_BYTES = 64 * 1024 * 1024
-LARGE_BYTES = 32 * 1024 * 1024
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's numbers
-QUIET_SECONDS = 3.0
-COLLECT_EVERY = 10_000
-"""Objects made between two looks of the garbage collector at the youngest ones."""
 
 ANY_ADDRESS = ("", "0.0.0.0", "::")
 LOG_LEVELS = ["debug", "info", "warning", "error"]
@@ -61,6 +48,20 @@ LOG_LEVELS = ["debug", "info", "warning", "error"]
     metavar="KEY=VALUE",
     help="One configuration key by Kafka's name, such as num.partitions=4; wins over the file.",
 )
+@click.option("--registry", metavar="URL", help="sqlite, sqlite:FOLDER or zookeeper://HOST1,HOST2/PATH.")
+@click.option(
+    "--brokers",
+    type=click.IntRange(1, 1000),
+    metavar="N",
+    help="A cluster of N processes on this machine, on PORT, PORT+1, ..., with their data in DIR/broker-ID.",
+)
+@click.option(
+    "--id",
+    "broker_id",
+    type=int,
+    metavar="ID",
+    help="With --brokers, only the broker of this number: the others run, or run elsewhere.",
+)
 @click.option(
     "--log-level",
     type=click.Choice(LOG_LEVELS),
@@ -74,9 +75,12 @@ def serve(
     data: str | None,
     config_file: str | None,
     options: dict[str, str],
+    registry: str | None,
+    brokers: int | None,
+    broker_id: int | None,
     log_level: str,
 ) -> int:
-    """Run a broker.
+    """Run a broker, or several.
 
     It says one line when it is ready and stops cleanly on Ctrl-C or SIGTERM.
 
@@ -85,16 +89,56 @@ def serve(
       millstream serve
       millstream serve --listen 0.0.0.0:9092 --advertise kafka.example.com --data /var/lib/millstream
       millstream serve --config server.properties -o num.partitions=4
+      millstream serve --brokers 3
+      millstream serve --registry zookeeper://zk1,zk2,zk3/millstream -o node.id=2
     """
     import logging
 
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
+    if registry is not None:
+        options = options | {"registry": registry}
     config = broker_config(listen, advertise, data, config_file, options)
     for key in config.idle_keys():
         click.echo(f"note: {key.name} has no effect here: {key.idle}", err=True)
+    if brokers is not None:
+        return _serve_cluster(config, config_file, options, brokers, broker_id)
+    if broker_id is not None:
+        raise click.UsageError("--id goes with --brokers; a broker alone has its number in -o node.id=ID")
+    from millstream.cli.broker_process import run_broker
+
     return run_broker(config)
+
+
+def _serve_cluster(
+    config: BrokerConfig, config_file: str | None, options: dict[str, str], count: int, broker_id: int | None
+) -> int:
+    from millstream.cli.broker_process import run_broker
+    from millstream.cli.cluster_layout import broker_ids, check_folders, layout
+    from millstream.cli.serve_many import serve_many
+
+    check_folders(config)
+    ids = broker_ids(config, count)
+    if broker_id is not None and broker_id not in ids:
+        raise click.UsageError(f"--id {broker_id} is none of the brokers {ids[0]} to {ids[-1]}")
+    configs = {
+        number: configured(config_file, {**options, **layout(config, count, number)}) for number in ids
+    }
+    if broker_id is not None:
+        return run_broker(configs[broker_id], has_pid=True)
+    return serve_many(list(configs.values()), _run_member, ", ".join(config.log_dirs))
+
+
+def _run_member(config: BrokerConfig, ready: Callable[[str], None]) -> int:
+    """Run a broker of several, in a process of its own; what it cannot do is said here."""
+    from millstream.cli.broker_process import run_broker
+
+    try:
+        return run_broker(config, ready, has_pid=True)
+    except MillstreamError as error:
+        click.echo(f"{click.style('error:', fg='red', bold=True)} broker {config.node_id}: {error}", err=True)
+        return 1
 
 
 def broker_config(
@@ -109,8 +153,6 @@ def broker_config(
     A broker that listens on all addresses (0.0.0.0) cannot tell its clients to connect there: unless
     something else is said, it tells them the machine's name.
     """
-    from millstream.config.broker import BrokerConfig
-
     values = dict(options)
     if listen is not None:
         values["listeners"] = f"PLAINTEXT://{_address(listen, '--listen')}"
@@ -118,12 +160,7 @@ def broker_config(
     if data is not None:
         values["log.dirs"] = data
 
-    def made() -> BrokerConfig:
-        if config_file is not None:
-            return BrokerConfig.load_properties(config_file, values)
-        return BrokerConfig(values)
-
-    config = made()
+    config = configured(config_file, values)
     if advertise is not None:
         first = config.listeners[0]
         address = _address(advertise, "--advertise", default_port=first.port)
@@ -137,7 +174,16 @@ def broker_config(
         )
     else:
         return config
-    return made()
+    return configured(config_file, values)
+
+
+def configured(config_file: str | None, values: dict[str, str]) -> BrokerConfig:
+    """What the file says, and over it these values."""
+    from millstream.config.broker import BrokerConfig
+
+    if config_file is not None:
+        return BrokerConfig.load_properties(config_file, values)
+    return BrokerConfig(values)
 
 
 def _address(text: str, option: str, default_port: int = 9092) -> str:
@@ -157,132 +203,3 @@ def _machine_name() -> str:
     except OSError:
         return "localhost"
     return name
-
-
-def run_broker(config: BrokerConfig) -> int:
-    """Run a broker on an event loop of its own until a signal ends it; gives the exit code."""
-    from millstream.cli.session import loop_factory
-
-    _keep_freed_memory()
-    _open_many_files()
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(_serve(config))
-
-
-def _keep_freed_memory() -> None:
-    """Let the C library keep what a fetch's buffers free, up to KEPT_BYTES.
-
-    Otherwise each large buffer is given back to the system, and its pages are cleared again for the
-    next one, which costs more than the reading itself.
-    """
-    import ctypes
-
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return  # not glibc
-    mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
-    mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
-
-
-def _open_many_files() -> None:
-    """Let the process open as many files and connections as the system allows it."""
-    import resource
-
-    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if allowed != most:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        except (OSError, ValueError):
-            return  # some systems refuse what they say is allowed
-
-
-async def _give_memory_back(broker: Broker) -> None:
-    """Once a broker has grown quiet, what was kept for its large reads goes back to the system."""
-    import ctypes
-
-    try:
-        trim = ctypes.CDLL(None).malloc_trim
-    except (OSError, AttributeError):
-        return  # not glibc
-    read_bytes = trimmed_at = 0.0
-    while True:
-        await asyncio.sleep(QUIET_SECONDS)
-        now_bytes = sum(counter.value for _, counter in broker.metrics.bytes_out.members())
-        if now_bytes == read_bytes != trimmed_at:
-            await asyncio.get_running_loop().run_in_executor(None, trim, 0)
-            trimmed_at = now_bytes
-        read_bytes = now_bytes
-
-
-def _quiet_collector() -> None:
-    """What a started broker holds stays: the garbage collector need not look at it ever again."""
-    gc.freeze()
-    gc.set_threshold(COLLECT_EVERY, 20, 50)
-    gc.enable()
-
-
-async def _serve(config: BrokerConfig) -> int:
-    from millstream.broker.server import Broker
-    from millstream.storage.log_dir import LogDirInUse
-
-    gc.disable()  # until it has started
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    signals = (signal.SIGINT, signal.SIGTERM)
-    for number in signals:
-        loop.add_signal_handler(number, stop.set)
-    try:
-        for folder in config.log_dirs:
-            os.makedirs(folder, exist_ok=True)
-        broker = Broker(config)
-        await broker.start()
-        _quiet_collector()
-    except OSError as error:
-        raise MillstreamError(_start_failure(error, config)) from error
-    except LogDirInUse as error:
-        raise MillstreamError(f"{error}, with --data DIR") from error
-    try:
-        click.echo(f"Millstream is ready on {_where(broker)}, with its data in {', '.join(config.log_dirs)}")
-        trimming = loop.create_task(_give_memory_back(broker))
-        await stop.wait()
-        trimming.cancel()
-    finally:
-        # From here on a second signal does what it does to any program.
-        for number in signals:
-            loop.remove_signal_handler(number)
-        await broker.stop()
-    return 0
-
-
-def _where(broker: Broker) -> str:
-    """The addresses that it listens on, and those that clients are told, where they differ."""
-    listening = []
-    for listener in broker.config.listeners:
-        at = replace(listener, port=broker.listeners[listener.name].port)
-        listening.append(str(at).partition("://")[2])
-    told = [f"{endpoint.host}:{endpoint.port}" for endpoint in broker.endpoints]
-    text = ", ".join(listening)
-    return text if told == listening else f"{text} (clients are told {', '.join(told)})"
-
-
-def _start_failure(error: OSError, config: BrokerConfig) -> str:
-    addresses = ", ".join(str(listener).partition("://")[2] for listener in config.listeners)
-    if error.errno == errno.EADDRINUSE:
-        return (
-            f"{addresses} is in use by another program, perhaps another broker. "
-            "Stop that one, or choose another port with --listen HOST:PORT"
-        )
-    if isinstance(error, socket.gaierror):
-        return f"{addresses} has a name that nobody knows. Choose another with --listen HOST:PORT"
-    if error.errno == errno.EADDRNOTAVAIL:
-        return f"{addresses} is not an address of this machine. Choose another with --listen HOST:PORT"
-    if error.errno == errno.EACCES and error.filename is None:
-        return f"this user may not listen on {addresses}. Choose a port above 1023 with --listen HOST:PORT"
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
-        return f"cannot write to {error.filename}: {error.strerror}. Choose another folder with --data DIR"
-    if error.errno == errno.ENOSPC:
-        folder = error.filename or ", ".join(config.log_dirs)
-        return f"the disk of {folder} is full. Make room, or choose another with --data DIR"
-    where = f": {error.filename}" if error.filename else ""
-    return f"the broker cannot start: {error.strerror or error}{where}"

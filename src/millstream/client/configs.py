@@ -75,6 +75,30 @@ class Config:
         return self.source == "default"
 
 
+async def topic_values(
+    cluster: Cluster, topics: Sequence[str], key: str, deadline: Deadline
+) -> dict[str, str | None]:
+    """The value of one key for many topics at once; topics that are gone are left out."""
+    request = DescribeConfigsRequest(
+        resources=[
+            DescribeConfigsRequest.DescribeConfigsResource(
+                resource_type=Resource.TOPIC, resource_name=name, configuration_keys=[key]
+            )
+            for name in topics
+        ]
+    )
+
+    async def attempt() -> dict[str, str | None]:
+        response = await cluster.request(None, request, DescribeConfigsResponse, deadline)
+        return {
+            result.resource_name: result.configs[0].value
+            for result in response.results
+            if not result.error_code and result.configs
+        }
+
+    return await cluster.retrying(attempt, deadline) if topics else {}
+
+
 async def describe_configs(
     cluster: Cluster,
     resource: Resource,

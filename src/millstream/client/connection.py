@@ -185,6 +185,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             await self._closed
 
+    def abort(self) -> None:
+        """Close the socket without waiting."""
+        self._fail(NetworkException(f"the connection to {self.address} was closed"))
+
     def _fail(self, failure: KafkaError) -> None:
         if self._failure is not None:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -115,6 +116,7 @@ class Metadata:
         self.on_topic_change: Callable[[str], None] = lambda _: None
         """Told the name of a topic that came, went, or may look different."""
         self._by_id: dict[UUID, Topic] = {}
+        self._awaited: dict[str, asyncio.Future[None]] = {}
 
     def topic(self, name: str) -> Topic:
         topic = self.topics.get(name)
@@ -136,6 +138,18 @@ class Metadata:
             self.topics[topic.name] = topic
             self._by_id[topic.topic_id] = topic
             self.on_topic_change(topic.name)
+            awaited = self._awaited.pop(topic.name, None)
+            if awaited is not None:
+                awaited.set_result(None)
+
+    async def when_known(self, name: str) -> Topic:
+        """A topic, once this broker has heard of it."""
+        while name not in self.topics:
+            awaited = self._awaited.get(name)
+            if awaited is None:
+                awaited = self._awaited[name] = asyncio.get_running_loop().create_future()
+            await asyncio.shield(awaited)
+        return self.topics[name]
 
     def remove(self, name: str) -> Topic | None:
         topic = self.topics.pop(name, None)

@@ -1,29 +1,33 @@
-"""A partition as its leader keeps it: the log, the high watermark, and who waits on them.
+"""A partition as one of its replicas keeps it: the log, the high watermark, and who waits on them.
 
-Invariants: records are appended by the loop alone, in the order in which their requests started;
-`start_offset <= high_watermark <= end_offset`; the high watermark never moves back; where an
-acknowledgement must mean fsynced, it never passes what has been flushed.
+A replica leads or follows, as the cluster says; a new leader epoch begins each time it says so anew.
+
+Invariants: records are appended by the loop alone, a leader's in the order in which their requests
+started; `start_offset <= high_watermark <= end_offset`; the high watermark moves back only where a
+follower's log is cut off; where an acknowledgement must mean fsynced, it never passes what has been
+flushed. A leader that has followers appends nothing and commits nothing once its lease has run out.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections import deque
-from functools import partial
+from dataclasses import replace
 from uuid import UUID
 
-from millstream.clock import Clock
-from millstream.cluster.metadata import INTERNAL_TOPICS, PartitionState
-from millstream.cluster.transactional_appends import Admission, TransactionalAppends, no_admission
-from millstream.cluster.waiters import ByteWaiter, OffsetWaiters
+from millstream.cluster.append_queue import AppendQueue
+from millstream.cluster.flushing import Flushing
+from millstream.cluster.holder import Holder
+from millstream.cluster.leadership import REFUSED_PAUSE_S, Follower, Leadership
+from millstream.cluster.metadata import INTERNAL_TOPICS, NO_LEADER, PartitionState
+from millstream.cluster.transactional_appends import TransactionalAppends
+from millstream.cluster.waiters import ByteWaiter, OffsetWaiters, Watcher
 from millstream.config.log import LogConfig
 from millstream.errors import (
     InvalidTopic,
     KafkaError,
-    KafkaStorageError,
-    MessageTooLarge,
     NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeaderOrFollower,
     OffsetNotAvailable,
     RecordListTooLarge,
 )
@@ -42,8 +46,6 @@ from millstream.protocol.validation import (
 from millstream.storage.log import Appended, Log
 from millstream.storage.reading import Slice
 
-log = logging.getLogger(__name__)
-
 QUICK_BYTES = 1024 * 1024
 """To how much a small compressed batch may unfold and still be checked on the loop."""
 
@@ -53,60 +55,51 @@ ALL = -1
 EVERYTHING = 1 << 62
 """More bytes than any reader waits for."""
 
-
-class _QueuedAppend:
-    """A batch that waits for its own check, or for those before it."""
-
-    __slots__ = ("appended", "check", "data", "produce_version", "transactional_id")
-
-    def __init__(self, data: memoryview, produce_version: int, transactional_id: str | None) -> None:
-        self.data = data
-        self.produce_version = produce_version
-        self.transactional_id = transactional_id
-        self.check: asyncio.Future[Checked] | None = None
-        self.appended: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+NOT_HELD = PartitionState([], [], NO_LEADER, -1, -1)
+"""What is known of a partition before the cluster said anything."""
 
 
 class Partition:
-    """The leader's side of one partition."""
+    """One replica of a partition, held by this broker."""
 
     def __init__(
         self,
         name: TopicPartition,
         topic_id: UUID,
-        state: PartitionState,
         log: Log,
-        clock: Clock,
+        holder: Holder,
         counters: TopicCounters,
-        max_decompressed_bytes: int,
-        admission: Admission = no_admission,
+        high_watermark: int = 0,
     ) -> None:
+        """`high_watermark` is what was last written down of it."""
         self.name = name
         self.topic_id = topic_id
         self.log = log
-        self.leader_epoch = state.leader_epoch
-        self.isr_size = len(state.isr)
-        self.replica_count = len(state.replicas)
-        self.high_watermark = log.end_offset
         self.counters = counters
-        self._clock = clock
-        self._max_decompressed_bytes = max_decompressed_bytes
+        self.state = NOT_HELD
+        self.leader_epoch = -1
+        self.is_leader = False
+        self.leadership: Leadership | None = None
+        """The followers, if this replica leads and there may be any."""
+        self.failure: KafkaError | None = None
+        """Why nothing can be done with this replica any more."""
+        self.refusal: KafkaError | None = NotLeaderOrFollower(f"{name} is not led here")
+        """Why nothing can be written; None while this replica leads."""
+        self.high_watermark = min(max(high_watermark, log.start_offset), log.end_offset)
+        self._holder = holder
+        self._clock = holder.clock
         self._unseen_bytes = 0
         self._commit_waiters = OffsetWaiters()
-        self._flush_waiters = OffsetWaiters()
+        self._ack_waiters = OffsetWaiters()
+        self._deletion_waiters = OffsetWaiters()
         self._byte_waiters: dict[ByteWaiter, None] = {}
+        self.watchers: dict[Watcher, None] = {}
+        """The followers' fetches, which see records before they are committed."""
         self._is_internal = name.topic in INTERNAL_TOPICS
-        self._queue: deque[_QueuedAppend] = deque()
-        self.transactions = TransactionalAppends(name, log, admission, self._write_admitted)
-        self._flush_task: asyncio.Task[None] | None = None
-        self._failure: KafkaError | None = None
-        log.epochs.assign(state.leader_epoch, log.end_offset)
+        self._queue = AppendQueue(name, self._clock, self._write_queued)
+        self.transactions = TransactionalAppends(name, log, holder.admission, self._write_admitted)
+        self._flushing = Flushing(log, self.commit, self._not_flushed, self.fail)
         self.configure(log.config)
-        if self._flushes_first and log.recovery_point < log.end_offset:
-            # What a crash left written but not flushed: neither shown nor acknowledged (to a producer
-            # that sends it again) before it is.
-            self.high_watermark = max(log.recovery_point, log.start_offset)
-            self.start_flush()
         log.producers.note_committed(self.high_watermark)
 
     def configure(self, config: LogConfig) -> None:
@@ -122,11 +115,73 @@ class Partition:
             timestamp_type=config.message_timestamp_type,
             timestamp_before_max_ms=config.message_timestamp_before_max_ms,
             timestamp_after_max_ms=config.message_timestamp_after_max_ms,
-            max_decompressed_bytes=self._max_decompressed_bytes,
+            max_decompressed_bytes=self._holder.max_decompressed_bytes,
         )
         self._quick_rules = self.rules.unfolding_at_most(QUICK_BYTES)
-        self._flushes_first = config.flush_before_ack
-        self._flush_messages = config.flush_messages
+        self._flushing.configure()
+
+    # What the cluster says
+
+    def lead(self, state: PartitionState) -> None:
+        """Lead, in the state's leader epoch, or go on leading with another ISR."""
+        log, is_same = self.log, self.is_leader and state.leader_epoch == self.leader_epoch
+        self.state = state
+        if self.failure is not None:
+            return
+        if is_same:
+            if self.leadership is not None:
+                self.leadership.update(state)
+            elif len(state.replicas) > 1:
+                self.leadership = self._begin_leadership(state)
+            self._isr_changed()
+            self.admit_followers()
+            return
+        self.is_leader = True
+        self.leader_epoch = state.leader_epoch
+        self.refusal = None
+        log.begin_epoch(state.leader_epoch)
+        self.leadership = self._begin_leadership(state) if len(state.replicas) > 1 else None
+        if self._flushing.comes_first and log.recovery_point < log.end_offset:
+            # What a crash left written but not flushed: neither shown nor acknowledged (to a producer
+            # that sends it again) before it is.
+            self._flushing.start()
+        self.commit()
+        log.producers.note_committed(self.high_watermark)
+        self.wake_fetches()
+
+    def _begin_leadership(self, state: PartitionState) -> Leadership:
+        epoch_start = self.log.epochs.start_offset_of(state.leader_epoch)
+        begun = Leadership(self._holder, self.log, state, max(epoch_start, 0))
+        begun.recount()
+        return begun
+
+    def follow(self, state: PartitionState) -> None:
+        """Follow the state's leader, in its epoch."""
+        is_new = self.is_leader or state.leader_epoch != self.leader_epoch
+        self.state = state
+        if self.failure is not None:
+            return
+        self.leader_epoch = state.leader_epoch
+        if is_new:
+            self.resign()
+            self.log.epochs.truncate_end(self.log.end_offset)  # of an epoch without a record: never led in
+            self.wake_fetches()
+
+    def resign(self) -> None:
+        """Lead no more, without knowing yet who does. Those who wait are told to look elsewhere."""
+        self.is_leader = False
+        self.leadership = None
+        error = NotLeaderOrFollower(f"{self.name} is not led here any more")
+        if self.failure is None:
+            self.refusal = error
+        self._end_waits(error)
+
+    def _isr_changed(self) -> None:
+        leadership = self.leadership
+        if leadership is not None:
+            if not leadership.has_enough:
+                self._ack_waiters.fail(NotEnoughReplicasAfterAppend())
+            self.commit()
 
     # Writing
 
@@ -143,20 +198,24 @@ class Partition:
         if self._is_internal:
             raise InvalidTopic(f"{self.name.topic} is written by brokers only")
         if self._queue or needs_thread(data, self.rules):
-            return self._enqueue(data, produce_version, transactional_id)
+            return self._queue.add(data, self.rules, produce_version, transactional_id)
         try:
             checked = check_produced(data, self._quick_rules, produce_version, self._clock.now_ms())
         except NotDecompressed:  # broken, or it unfolds to much: a thread finds out
-            return self._enqueue(data, produce_version, transactional_id)
+            return self._queue.add(data, self.rules, produce_version, transactional_id)
         if checked.header.attributes & TRANSACTIONAL:
             return self.transactions.append(checked.data, checked.header, transactional_id, produce_version)
         return self._write(checked.data, checked.header)
 
     def _check_writable(self, acks: int) -> None:
-        if self._failure is not None:
-            raise self._failure
-        if acks == ALL and self.isr_size < min(self.log.config.min_insync_replicas, self.replica_count):
-            raise NotEnoughReplicas
+        if self.refusal is not None:
+            raise self.refusal
+        leadership = self.leadership
+        if leadership is not None:
+            if not self._holder.is_lease_held():
+                raise NotLeaderOrFollower("this broker does not know whether it still leads")
+            if acks == ALL and not leadership.has_enough:
+                raise NotEnoughReplicas
 
     def append_internal(self, batch: bytearray, *, transaction_version: int = 0) -> Appended:
         """Append a batch that this broker made itself: a coordinator's entries, a transaction's end."""
@@ -177,9 +236,9 @@ class Partition:
         """A future that ends when an append may be acknowledged; None if it may be now."""
         next_offset = appended.last_offset + 1
         if acks == ALL and self.high_watermark < next_offset:
-            return self._commit_waiters.wait(next_offset)
-        if self.log.recovery_point < next_offset and self._must_flush():
-            return self._flush_waiters.wait(next_offset)
+            return self._ack_waiters.wait(next_offset)
+        if self.log.recovery_point < next_offset and self._flushing.is_due:
+            return self._flushing.waiters.wait(next_offset)
         return None
 
     def _write(self, data: memoryview, header: BatchHeader, transaction_version: int = 0) -> Appended:
@@ -195,55 +254,45 @@ class Partition:
             self.counters.bytes_in.value += nbytes
             self.counters.records_in.value += header.count
         self._unseen_bytes += nbytes
-        if self._must_flush():
-            self.start_flush()
-            if self._flushes_first:
+        for watcher in self.watchers:
+            watcher.appended()
+        if self._flushing.is_due:
+            self._flushing.start()
+            if self._flushing.comes_first:
                 return appended
-        self._advance(self.log.end_offset)
+        if self.leadership is None:
+            self._advance(self.log.end_offset)
+        else:
+            self.commit()
         return appended
 
     def _write_admitted(self, data: memoryview, header: BatchHeader) -> Appended:
         """Write a batch that may have waited."""
-        if self._failure is not None:
-            raise self._failure
+        self._check_writable(0)
         return self._write(data, header)
 
-    def _enqueue(
-        self, data: Buffer, produce_version: int, transactional_id: str | None
-    ) -> asyncio.Future[Appended]:
-        if len(data) > self.rules.max_message_bytes:
-            raise MessageTooLarge(f"{len(data)} bytes are more than max.message.bytes of {self.name.topic!r}")
-        entry = _QueuedAppend(memoryview(bytearray(data)), produce_version, transactional_id)
-        self._queue.append(entry)
-        entry.check = asyncio.get_running_loop().run_in_executor(
-            None, check_produced, entry.data, self.rules, entry.produce_version, self._clock.now_ms()
-        )
-        entry.check.add_done_callback(self._drain_queue)
-        return entry.appended
+    def _write_queued(
+        self, checked: Checked, produce_version: int, transactional_id: str | None
+    ) -> Appended | asyncio.Future[Appended]:
+        self._check_writable(0)
+        if checked.header.attributes & TRANSACTIONAL:
+            return self.transactions.append(checked.data, checked.header, transactional_id, produce_version)
+        return self._write(checked.data, checked.header)
 
-    def _drain_queue(self, _: object) -> None:
-        queue = self._queue
-        while queue and queue[0].check is not None and queue[0].check.done():
-            entry = queue.popleft()
-            assert entry.check is not None
-            try:
-                if self._failure is not None:
-                    raise self._failure
-                checked = entry.check.result()
-                if checked.header.attributes & TRANSACTIONAL:
-                    appended = self.transactions.append(
-                        checked.data, checked.header, entry.transactional_id, entry.produce_version
-                    )
-                else:
-                    appended = self._write(checked.data, checked.header)
-            except Exception as error:
-                if not entry.appended.done():
-                    entry.appended.set_exception(error)
-                continue
-            if isinstance(appended, asyncio.Future):
-                appended.add_done_callback(partial(_pass_on, entry.appended))
-            elif not entry.appended.done():
-                entry.appended.set_result(appended)
+    # Committing
+
+    def commit(self) -> None:
+        """Work out what is committed: by this replica alone, or by all that must have it."""
+        log = self.log
+        end_offset = log.recovery_point if self._flushing.comes_first else log.end_offset
+        leadership = self.leadership
+        if leadership is None:
+            if self.is_leader:
+                self._advance(end_offset)
+            return
+        offset = leadership.committed(self.high_watermark, end_offset)
+        if offset > self.high_watermark and self._holder.is_lease_held():
+            self._advance(offset)
 
     def _advance(self, offset: int) -> None:
         """Move the high watermark and wake whoever waited for it."""
@@ -251,56 +300,123 @@ class Partition:
             return
         self.high_watermark = offset
         self._commit_waiters.passed(offset)
+        self._ack_waiters.passed(offset)
         nbytes, self._unseen_bytes = self._unseen_bytes, 0
         if self._byte_waiters:
             for waiter in tuple(self._byte_waiters):
                 waiter.came(nbytes)
+        for watcher in self.watchers:
+            watcher.committed()
+
+    # Followers, told by the leader's side of replication
+
+    def fetched(self, follower: Follower, offset: int, start_offset: int) -> None:
+        """A follower has everything below `offset`, as it is here."""
+        leadership = self.leadership
+        if leadership is None:
+            return
+        is_proposed = leadership.fetched(follower, offset, start_offset, self.high_watermark)
+        if self.high_watermark < self.log.end_offset:
+            self.commit()
+        if is_proposed:
+            self._holder.propose(self)
+        if self._deletion_waiters:
+            self._deletion_waiters.passed(leadership.low_watermark(self.log.start_offset))
+
+    def delete_records(self, offset: int) -> asyncio.Future[None] | None:
+        """Let the log begin at `offset`; a future that ends when the followers' logs do, None if they do."""
+        self.log.delete_records(offset)
+        leadership = self.leadership
+        if leadership is None or leadership.low_watermark(self.log.start_offset) >= offset:
+            return None
+        for watcher in self.watchers:
+            watcher.changed()
+        return self._deletion_waiters.wait(offset)
+
+    def check_followers(self) -> None:
+        """Go on without followers that lag behind; called time and again."""
+        if self.leadership is not None:
+            if self.leadership.shrink() or self.leadership.expand(self.high_watermark):
+                self._holder.propose(self)
+            self.commit()
+            if self._deletion_waiters:
+                self._deletion_waiters.passed(self.leadership.low_watermark(self.log.start_offset))
+
+    def isr_accepted(self, isr: list[int], version: int) -> None:
+        """The controller wrote down what this leader proposed."""
+        if self.leadership is not None:
+            self.leadership.accepted(isr, version)
+            self.state = replace(self.state, isr=list(isr), version=version)
+            self._isr_changed()
+            self.admit_followers()
+
+    def isr_refused(self) -> None:
+        """The controller will not write it down."""
+        if self.leadership is not None:
+            self.leadership.refused()
+            self.commit()
+            asyncio.get_running_loop().call_later(REFUSED_PAUSE_S * 1.1, self.admit_followers)
+
+    def admit_followers(self) -> None:
+        """Propose to have those in sync that may be; for when that changed without their doing."""
+        if self.leadership is not None and self.leadership.expand(self.high_watermark):
+            self._holder.propose(self)
+
+    # Copying, as a follower
+
+    def copy(self, batches: memoryview, leader_high_watermark: int, leader_start: int) -> None:
+        """Append what the leader has, and take over what it says of itself."""
+        log = self.log
+        if batches:
+            log.append_as_follower(batches)
+            self._unseen_bytes += len(batches)
+            if self._flushing.is_due:
+                self._flushing.start()
+        offset = min(leader_high_watermark, log.end_offset)
+        if offset > self.high_watermark:
+            self._advance(offset)
+            log.producers.note_committed(offset)
+        if leader_start > log.start_offset:
+            log.delete_records(min(leader_start, self.high_watermark))
+
+    def truncate(self, offset: int) -> None:
+        """Cut off what the leader does not have."""
+        self.log.truncate_to(offset)
+        self.high_watermark = min(self.high_watermark, self.log.end_offset)
+        self.log.producers.note_committed(self.high_watermark)
+
+    def restart(self, offset: int) -> None:
+        """Begin anew where the leader's log begins."""
+        self.log.restart_at(offset)
+        self.high_watermark = offset
+        self.log.producers.note_committed(offset)
+
+    @property
+    def flushes_before_ack(self) -> bool:
+        return self._flushing.comes_first
 
     # Flushing
 
-    def _must_flush(self) -> bool:
-        log = self.log
-        return self._flushes_first or log.end_offset - log.recovery_point >= self._flush_messages
-
     def start_flush(self) -> None:
-        """Flush in a thread. Appends that come meanwhile share the next flush: a group commit."""
-        if self._flush_task is None:
-            self._flush_task = asyncio.get_running_loop().create_task(self._flush())
-
-    async def _flush(self) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            while self.log.recovery_point < self.log.end_offset:
-                flushed = await loop.run_in_executor(None, self.log.flush)
-                self._flush_waiters.passed(flushed)
-                if self._flushes_first:
-                    self._advance(flushed)
-                elif not self._must_flush():
-                    break
-        except KafkaError as error:
-            if self.log.failure is not None:
-                self.fail(error)
-            else:  # a full disk: those who wait are told, and the next flush may succeed
-                log.warning("flushing %s has to wait: %s", self.name, error.message)
-                self._commit_waiters.fail(error)
-                self._flush_waiters.fail(error)
-        except OSError as error:
-            log.error("flushing %s failed: %s", self.name, error)
-            self.fail(KafkaStorageError(f"flushing {self.name} failed: {error}"))
-        finally:
-            self._flush_task = None
+        """Flush in a thread."""
+        self._flushing.start()
 
     @property
     def owes_flush(self) -> bool:
         """Whether records wait for a flush before they may be shown, and none is under way."""
-        log = self.log
-        return self._flushes_first and self._flush_task is None and log.recovery_point < log.end_offset
+        return self._flushing.is_owed
 
     async def settle(self) -> None:
         """Wait until no flush is under way."""
         self.transactions.stop()
-        if self._flush_task is not None:
-            await asyncio.wait([self._flush_task])
+        await self._flushing.settle()
+
+    async def settle_flush(self) -> None:
+        await self._flushing.settle()
+
+    def _not_flushed(self, error: KafkaError) -> None:
+        self._commit_waiters.fail(error)
+        self._ack_waiters.fail(error)
 
     # Reading
 
@@ -311,8 +427,8 @@ class Partition:
 
         Thread-safe without `nowait`.
         """
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
         limit = self.last_stable_offset if is_committed_only else self.high_watermark
         return self.log.read(offset, max_bytes, limit=limit, min_one=min_one, nowait=nowait)
 
@@ -333,6 +449,8 @@ class Partition:
         """Have every fetch that waits here look again."""
         for waiter in tuple(self._byte_waiters):
             waiter.wake()
+        for watcher in self.watchers:
+            watcher.changed()
 
     def unwatch(self, waiter: ByteWaiter) -> None:
         self._byte_waiters.pop(waiter, None)
@@ -341,24 +459,17 @@ class Partition:
 
     def fail(self, error: KafkaError) -> None:
         """Serve nothing more: the partition was deleted or moved, or its log dir failed."""
-        if self._failure is not None:
+        if self.failure is not None:
             return
-        self._failure = error
-        self._commit_waiters.fail(error)
-        self._flush_waiters.fail(error)
+        self.failure = self.refusal = error
+        self.is_leader = False
+        self.leadership = None
+        self._end_waits(error)
         self.wake_fetches()
 
-    @property
-    def failure(self) -> KafkaError | None:
-        return self._failure
-
-
-def _pass_on(to: asyncio.Future[Appended], done: asyncio.Future[Appended]) -> None:
-    """Let one append's outcome be another's."""
-    if to.done() or done.cancelled():
-        return
-    error = done.exception()
-    if error is None:
-        to.set_result(done.result())
-    else:
-        to.set_exception(error)
+    def _end_waits(self, error: KafkaError) -> None:
+        self._commit_waiters.fail(error)
+        self._ack_waiters.fail(error)
+        self._deletion_waiters.fail(error)
+        self._flushing.waiters.fail(error)
+        self.transactions.fail(error)

@@ -1,22 +1,29 @@
-"""The partitions that this broker holds, found by topic and number."""
+"""The partitions that this broker holds a replica of, found by topic and number."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from uuid import UUID
 
 from millstream.clock import Clock
-from millstream.cluster.metadata import Topic
+from millstream.cluster.fetchers import Fetchers
+from millstream.cluster.holder import Holder
+from millstream.cluster.isr import IsrChanges
+from millstream.cluster.metadata import Metadata, PartitionState, Topic
 from millstream.cluster.partition import Partition
+from millstream.cluster.peers import Peers
+from millstream.cluster.replica_fetch import ReplicaSessions
 from millstream.cluster.transactional_appends import Admission
 from millstream.config.broker import BrokerConfig
 from millstream.config.log import LogConfig, log_config
 from millstream.errors import (
     FencedLeaderEpoch,
     KafkaStorageError,
+    NotLeaderOrFollower,
     UnknownLeaderEpoch,
+    UnknownTopicId,
     UnknownTopicOrPartition,
 )
 from millstream.metrics import Metrics, TopicCounters
@@ -34,17 +41,52 @@ class Replicas:
     """Every partition of this broker. Only the loop changes it."""
 
     def __init__(
-        self, store: Store, config: BrokerConfig, clock: Clock, metrics: Metrics, admission: Admission
+        self,
+        store: Store,
+        config: BrokerConfig,
+        clock: Clock,
+        metrics: Metrics,
+        admission: Admission,
+        *,
+        metadata: Metadata | None = None,
+        peers: Peers | None = None,
+        is_lease_held: Callable[[], bool] = lambda: True,
+        broker_epoch: Callable[[], int] = lambda: -1,
     ) -> None:
-        """`admission` asks the coordinators about transactional batches."""
+        """`admission` asks the coordinators about transactional batches.
+
+        Without `metadata` and `peers` this broker is alone: it follows nobody and nobody follows it.
+        """
         self._metrics = metrics
         self._store = store
         self._config = config
-        self._clock = clock
-        self._admission = admission
+        self._broker_id: int = config.node_id
+        self._metadata = metadata
         self._topics: dict[str, dict[int, Partition]] = {}
+        self._names: dict[UUID, str] = {}
+        self._counters: dict[str, TopicCounters] = {}
+        self._watermarks: dict[TopicPartition, int] | None = None
+        self._holder = Holder(
+            self._broker_id,
+            clock,
+            config["max.decompressed.bytes"],
+            admission,
+            is_lease_held=is_lease_held,
+            is_alive=self._is_alive,
+            max_lag_s=lambda: float(config["replica.lag.time.max.ms"]) / 1000,
+        )
+        self._peers = peers
+        self._fetchers: Fetchers | None = None
+        self._isr_changes: IsrChanges | None = None
+        self.sessions: ReplicaSessions | None = None
+        """The fetches of followers."""
+        if metadata is not None and peers is not None:
+            self.sessions = ReplicaSessions(self._led, peers.random)
+            self._fetchers = Fetchers(peers, config, clock, broker_epoch)
+            self._isr_changes = IsrChanges(self._broker_id, broker_epoch, metadata, peers)
+            self._holder.propose = self._isr_changes.propose
         self.on_lead: Callable[[Partition], None] = lambda _: None
-        """Told of each partition that this broker begins to lead."""
+        """Told of each partition that this broker begins to lead, or leads in a new epoch."""
         self.on_resign: Callable[[Partition], None] = lambda _: None
         """Told of each partition that this broker leads no more."""
 
@@ -59,56 +101,144 @@ class Replicas:
         """The partitions of a topic that this broker holds, by number."""
         return self._topics.get(name, {})
 
+    def _is_alive(self, broker_id: int, broker_epoch: int) -> bool:
+        if self._metadata is None:
+            return False
+        found = self._metadata.brokers.get(broker_id)
+        return found is not None and not found.is_stopping and found.epoch <= broker_epoch
+
+    # Finding
+
     def leader(self, topic: str, index: int, leader_epoch: int = -1) -> Partition:
         """The partition, if this broker leads it, and in the epoch the client believes in (KIP-320)."""
         try:
             partition = self._topics[topic][index]
         except KeyError:
-            raise UnknownTopicOrPartition(f"there is no partition {index} of {topic!r} here") from None
+            raise self._not_here(topic, index) from None
+        if leader_epoch >= 0:
+            self._check_epoch(partition, leader_epoch)
+        if partition.refusal is not None:
+            raise partition.refusal
+        return partition
+
+    def replica(self, topic: str, index: int, leader_epoch: int = -1) -> Partition:
+        """The partition, if this broker leads or follows it."""
+        try:
+            partition = self._topics[topic][index]
+        except KeyError:
+            raise self._not_here(topic, index) from None
+        if leader_epoch >= 0:
+            self._check_epoch(partition, leader_epoch)
         if partition.failure is not None:
             raise partition.failure
-        if leader_epoch >= 0 and leader_epoch != partition.leader_epoch:
+        return partition
+
+    def _not_here(self, topic: str, index: int) -> Exception:
+        known = None if self._metadata is None else self._metadata.topics.get(topic)
+        if known is not None and 0 <= index < len(known.partitions):
+            return NotLeaderOrFollower(f"this broker holds no replica of {topic}-{index}")
+        return UnknownTopicOrPartition(f"there is no partition {index} of {topic!r} here")
+
+    def _led(self, topic_id: UUID, index: int, leader_epoch: int) -> Partition:
+        name = self._names.get(topic_id)
+        if name is None:
+            raise UnknownTopicId(f"no partition of the topic {topic_id} is held here")
+        return self.leader(name, index, leader_epoch)
+
+    @staticmethod
+    def _check_epoch(partition: Partition, leader_epoch: int) -> None:
+        if leader_epoch != partition.leader_epoch and partition.failure is None:
             if leader_epoch < partition.leader_epoch:
                 raise FencedLeaderEpoch
             raise UnknownLeaderEpoch
-        return partition
 
-    async def take(self, topic: Topic, *, is_new: bool = True) -> None:
-        """Hold the partitions of a topic that are this broker's.
+    # What the cluster says
 
-        Those not held yet are made if they `is_new`. At a start, one that is not there is made only if its
-        records cannot lie in a log dir that is not there either; else it is held, but offline.
+    async def apply(self, topic: Topic, indexes: Iterable[int] | None = None, *, is_new: bool = True) -> None:
+        """Lead, follow or give up replicas of a topic's partitions, as the cluster says.
+
+        What is older than what is known is ignored. A log that is not there is made if it `is_new`. At
+        a start, one that is not there is made only if its records cannot lie in a log dir that is not
+        there either, or if they are to be copied from a leader; else it is held, but offline.
+        KafkaStorageError if one could not be made; then it is tried again when the same is said again.
         """
         loop = asyncio.get_running_loop()
         config = log_config(topic.overrides, self._config)
         held = self._topics.setdefault(topic.name, {})
-        counters = TopicCounters(self._metrics, topic.name)
+        self._names[topic.topic_id] = topic.name
+        failure: KafkaStorageError | None = None
         pause_at = loop.time() + YIELD_SECONDS
-        for index, state in enumerate(topic.partitions):
-            if self._config.node_id not in state.replicas or index in held:
-                continue
-            name = TopicPartition(topic.name, index)
-            opened = self._open(name, topic.topic_id, config, is_new)
-            partition = Partition(
-                name,
-                topic.topic_id,
-                state,
-                opened,
-                self._clock,
-                counters,
-                self._config["max.decompressed.bytes"],
-                self._admission,
-            )
-            held[index] = partition
-            if opened.failure is not None:
-                partition.fail(KafkaStorageError(opened.failure))
-            else:
-                self.on_lead(partition)
+        for index in range(len(topic.partitions)) if indexes is None else indexes:
+            try:
+                self._apply_one(topic, index, held, config, is_new)
+            except KafkaStorageError as error:  # the others go on
+                failure = failure or error
             if loop.time() > pause_at:
                 await asyncio.sleep(0)
                 pause_at = loop.time() + YIELD_SECONDS
+        if failure is not None:
+            raise failure
 
-    def _open(self, name: TopicPartition, topic_id: UUID, config: LogConfig, is_new: bool) -> Log:
+    def _apply_one(
+        self, topic: Topic, index: int, held: dict[int, Partition], config: LogConfig, is_new: bool
+    ) -> None:
+        state = topic.partitions[index]
+        partition = held.get(index)
+        if partition is not None and partition.topic_id != topic.topic_id:
+            self._give_up(held.pop(index))  # of a topic that was deleted: its folder is set aside
+            partition = None
+        if self._broker_id not in state.replicas:
+            if partition is not None and _is_newer(state, partition.state):
+                self._give_up(held.pop(index))
+                self._store.delete(partition.name)
+            return
+        if partition is None:
+            partition = held[index] = self._hold(topic, index, state, config, is_new)
+        self._assign(partition, state)
+
+    async def take(self, topic: Topic, *, is_new: bool = True) -> None:
+        """`apply`, for all partitions."""
+        await self.apply(topic, is_new=is_new)
+
+    def _assign(self, partition: Partition, state: PartitionState) -> None:
+        known = partition.state
+        is_leader = state.leader == self._broker_id
+        is_resigned = is_leader and not partition.is_leader and state.version == known.version
+        if not _is_newer(state, known) and not is_resigned:
+            return
+        was_leader, epoch = partition.is_leader, partition.leader_epoch
+        if is_leader:
+            if self._fetchers is not None:
+                self._fetchers.remove(partition)
+            partition.lead(state)
+            if partition.is_leader and (not was_leader or epoch != partition.leader_epoch):
+                self.on_lead(partition)
+            return
+        partition.follow(state)
+        if was_leader:
+            self.on_resign(partition)
+        if self._fetchers is not None:
+            self._fetchers.follow(partition)
+
+    def _hold(
+        self, topic: Topic, index: int, state: PartitionState, config: LogConfig, is_new: bool
+    ) -> Partition:
+        name = TopicPartition(topic.name, index)
+        is_copied = state.leader != self._broker_id and self._fetchers is not None
+        opened = self._open(name, topic.topic_id, config, is_new=is_new or is_copied)
+        counters = self._counters.get(topic.name)
+        if counters is None:
+            counters = self._counters[topic.name] = TopicCounters(self._metrics, topic.name)
+        if self._watermarks is None:
+            self._watermarks = self._store.high_watermarks()
+        partition = Partition(
+            name, topic.topic_id, opened, self._holder, counters, self._watermarks.pop(name, 0)
+        )
+        if opened.failure is not None:
+            partition.fail(KafkaStorageError(opened.failure))
+        return partition
+
+    def _open(self, name: TopicPartition, topic_id: UUID, config: LogConfig, *, is_new: bool) -> Log:
         store = self._store
         try:
             opened = store.get(name, topic_id)
@@ -123,16 +253,28 @@ class Replicas:
             return store.absent(name, config, error.message)
         return store.absent(name, config)
 
+    def _give_up(self, partition: Partition) -> None:
+        if self._fetchers is not None:
+            self._fetchers.remove(partition)
+        was_leader = partition.is_leader
+        partition.fail(NotLeaderOrFollower(f"{partition.name} is held by other brokers now"))
+        if was_leader:
+            self.on_resign(partition)
+
     async def drop(self, topic: Topic) -> None:
         """Hold a deleted topic's partitions no more; their folders are renamed now and removed later."""
         loop = asyncio.get_running_loop()
         held = self._topics.pop(topic.name, {})
+        self._names.pop(topic.topic_id, None)
+        self._counters.pop(topic.name, None)
         self._metrics.forget_topic(topic.name)
         pause_at = loop.time() + YIELD_SECONDS
         gone = UnknownTopicOrPartition(f"the topic {topic.name!r} was deleted")
         for index in range(len(topic.partitions)):
             partition = held.get(index)
             if partition is not None:
+                if self._fetchers is not None:
+                    self._fetchers.remove(partition)
                 partition.fail(gone)
                 self.on_resign(partition)
             self._store.delete(TopicPartition(topic.name, index))
@@ -141,15 +283,81 @@ class Replicas:
                 pause_at = loop.time() + YIELD_SECONDS
         await loop.run_in_executor(None, self._store.sync_names)
 
+    async def prepare(self, topic: Topic) -> None:
+        """Make the logs of this broker's partitions that are not held yet; KafkaStorageError if it cannot."""
+        loop = asyncio.get_running_loop()
+        config = log_config(topic.overrides, self._config)
+        held = self._topics.get(topic.name, {})
+        pause_at = loop.time() + YIELD_SECONDS
+        for index, state in enumerate(topic.partitions):
+            if self._broker_id in state.replicas and index not in held:
+                self._open(TopicPartition(topic.name, index), topic.topic_id, config, is_new=True)
+            if loop.time() > pause_at:
+                await asyncio.sleep(0)
+                pause_at = loop.time() + YIELD_SECONDS
+
+    def keep_only(self, topic_ids: set[UUID]) -> None:
+        """Give up what is held of other topics than these; their folders stay."""
+        for partition in self:
+            if partition.topic_id not in topic_ids:
+                self._give_up(partition)
+                del self._topics[partition.name.topic][partition.name.partition]
+
     def configure(self, topic: Topic) -> None:
         """Take over a topic's changed configuration."""
         config = log_config(topic.overrides, self._config)
         for partition in self._topics.get(topic.name, {}).values():
             partition.configure(config)
 
+    def brokers_changed(self) -> None:
+        """Other brokers came, went, or have other addresses."""
+        if self._peers is not None:
+            self._peers.brokers_changed()
+        for partition in self:
+            if partition.leadership is not None:
+                partition.leadership.recount()
+                partition.commit()
+                partition.admit_followers()
+
+    def session_lost(self) -> None:
+        """Lead nothing that another broker might lead by now, until the cluster says so again."""
+        for partition in self:
+            if partition.is_leader and partition.leadership is not None:
+                partition.resign()
+                partition.wake_fetches()
+                self.on_resign(partition)
+
+    # What a broker does by itself
+
     def dir_failed(self, path: str) -> None:
         """A log dir failed: its partitions go offline, the others go on."""
         for partition in self:
             if partition.log.dir_path == path:
+                if self._fetchers is not None:
+                    self._fetchers.remove(partition)
                 partition.fail(KafkaStorageError(f"the log dir {path} has failed"))
                 self.on_resign(partition)
+
+    async def check_followers(self) -> None:
+        """Propose to go on without followers that lag behind for too long."""
+        loop = asyncio.get_running_loop()
+        pause_at = loop.time() + YIELD_SECONDS
+        for partition in self:
+            partition.check_followers()
+            if loop.time() > pause_at:
+                await asyncio.sleep(0)
+                pause_at = loop.time() + YIELD_SECONDS
+
+    async def stop(self) -> None:
+        """Copy nothing more, and propose nothing more."""
+        if self.sessions is not None:
+            self.sessions.close()
+        if self._fetchers is not None:
+            await self._fetchers.stop()
+        if self._isr_changes is not None:
+            await self._isr_changes.stop()
+
+
+def _is_newer(state: PartitionState, known: PartitionState) -> bool:
+    """Whether the cluster said it later: a later leader epoch, or another change in the same one."""
+    return (state.leader_epoch, state.version) > (known.leader_epoch, known.version)

@@ -136,7 +136,8 @@ class TransactionalAppends:
                 admitted = None
                 line.popleft()
         finally:
-            del self._lines[producer_id]
+            if self._lines.get(producer_id) is line:
+                del self._lines[producer_id]
             self.release(producer_id, guard)
 
     async def _append(self, waiting: _Waiting, guard: Guard, admitted: Awaitable[None] | None) -> Appended:
@@ -155,6 +156,15 @@ class TransactionalAppends:
         """Leave what waits unanswered."""
         for task in self._tasks:
             task.cancel()
+
+    def fail(self, error: Exception) -> None:
+        """Answer everything that waits with an error."""
+        lines, self._lines = self._lines, {}
+        for line in lines.values():
+            for waiting in line:
+                if not waiting.appended.done():
+                    waiting.appended.set_exception(error)
+        self.stop()
 
     # Ends of transactions
 

@@ -1,10 +1,27 @@
-"""What waits on a partition: producers for an offset to be safe, fetches for bytes to come."""
+"""What waits on a partition: producers for an offset to be safe, fetches for bytes to come, followers."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
+
+
+class Watcher(Protocol):
+    """A follower's place in a leader's partition. Told of everything at once, from within the append."""
+
+    def appended(self) -> None:
+        """There are more records."""
+        ...
+
+    def committed(self) -> None:
+        """The high watermark has moved."""
+        ...
+
+    def changed(self) -> None:
+        """What the follower was told may not hold any more."""
+        ...
 
 
 class OffsetWaiters:
@@ -14,6 +31,9 @@ class OffsetWaiters:
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
 
     def wait(self, offset: int) -> asyncio.Future[None]:
         """A future that ends when `passed` is called with at least `offset`."""

@@ -129,6 +129,11 @@ class BrokerConfig:
         )
 
     @property
+    def peer_listener(self) -> str | None:
+        """The listener that is for other brokers too; None if they get one of their own."""
+        return self.inter_broker_listener.name if self["inter.broker.listener.name"] else None
+
+    @property
     def log_config(self) -> LogConfig:
         """The configuration of a topic that sets nothing."""
         if self._log_config is None:

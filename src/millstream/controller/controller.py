@@ -1,221 +1,204 @@
 """The controller: the one broker that changes what topics exist and who leads their partitions.
 
-It has one queue and one task, so that decisions never interleave. Every write to the registry is a
-multi that checks the controller's epoch: a controller that was replaced writes nothing more.
+Every broker has one; the one that holds the office decides, the others refuse with NotController. It has
+one queue and one task, so that decisions never interleave. Every write to the registry is a multi that
+checks the controller's epoch: a controller that was replaced writes nothing more.
 
-The metadata and the partitions held follow what is written. Where it is not known whether a write was
-made (the registry did not answer, the session was lost), the registry is read before the next decision.
-While the registry cannot be used, every decision is refused with NotController, which clients retry.
+Where it is not known whether a write was made (the registry did not answer, the session was lost),
+everything is read again before the next decision. Brokers follow by asking for what changed (`poll`);
+answers to clients wait, for a while, until all live brokers have applied what they tell.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
-from typing import Protocol, TypeVar
-from uuid import UUID
+from typing import TypeVar
 
 from millstream.clock import Clock
-from millstream.cluster.metadata import Metadata, PartitionState, Topic
+from millstream.cluster.metadata import PartitionState, Topic
 from millstream.config.broker import BrokerConfig
-from millstream.config.log import check_topic_overrides
 from millstream.controller import tree
+from millstream.controller.answers import answer
+from millstream.controller.candidacy import Candidacy
+from millstream.controller.feed import Feed
+from millstream.controller.isr import Member, Proposal
+from millstream.controller.ledger import Ledger
 from millstream.controller.office import Office
-from millstream.controller.reading import (
-    partition_numbers,
-    partition_removals,
-    read_broker_config,
-    read_topic,
-)
-from millstream.controller.topics import NewTopic, check_new_name, more_partitions, new_topic
+from millstream.controller.partition_changes import Outcome, PartitionChanges
+from millstream.controller.picture import Picture
+from millstream.controller.reading import read_broker_configs, read_brokers, read_seen, read_topics
+from millstream.controller.topic_changes import Alteration, OwnReplicas, TopicChanges
+from millstream.controller.topics import NewTopic
 from millstream.controller.turns import Turns
-from millstream.errors import (
-    InvalidConfig,
-    KafkaError,
-    NotController,
-    TopicDeletionDisabled,
-    UnknownTopicOrPartition,
+from millstream.errors import KafkaError, NotController, StaleBrokerEpoch, StaleControllerEpoch
+from millstream.model import TopicPartition
+from millstream.protocol.messages import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    ClusterStateRequest,
+    ClusterStateResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
 )
-from millstream.model import NO_UUID, encode_uuid
-from millstream.registry.contract import (
-    BadVersion,
-    Create,
-    Delete,
-    NodeExists,
-    Operation,
-    Registry,
-    RegistryError,
-    SessionLost,
-    Set,
-    Unavailable,
-)
+from millstream.registry.contract import BadVersion, Registry, RegistryError, SessionLost, Unavailable
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+APPLY_SECONDS = 2.0
+"""How long an answer waits for brokers to apply what it tells."""
 
-class Replicas(Protocol):
-    """What the controller tells a broker to do with its partitions."""
-
-    async def take(self, topic: Topic) -> None:
-        """Hold the partitions of a new or changed topic that are this broker's."""
-        ...
-
-    async def drop(self, topic: Topic) -> None:
-        """Hold them no more, and delete their records."""
-        ...
-
-    def configure(self, topic: Topic) -> None:
-        """The topic's configuration changed."""
-        ...
+UPKEEP_SECONDS = 0.5
+"""How often the controller looks for something that it could not do before."""
 
 
 class Controller:
-    """Creates, changes and deletes topics."""
+    """Decides, while this broker holds the office."""
 
     def __init__(
-        self,
-        registry: Registry,
-        metadata: Metadata,
-        replicas: Replicas,
-        config: BrokerConfig,
-        clock: Clock,
-        random: Random,
+        self, registry: Registry, replicas: OwnReplicas, config: BrokerConfig, clock: Clock, random: Random
     ) -> None:
         self._registry = registry
-        self._metadata = metadata
-        self._replicas = replicas
         self._config = config
-        self._clock = clock
+        self._replicas = replicas
         self._random = random
-        patience_s = 2 * config["registry.session.timeout.ms"] / 1000
-        self._office = Office(registry, config.node_id, clock, patience_s)
+        self._office = Office(registry, config.node_id, clock)
+        self._candidacy = Candidacy(registry, self._seek)
         self._turns = Turns()
-        self._unfinished: dict[str, Topic] = {}
-        """Topics that are deleted, but whose records or nodes could not all be removed yet."""
-        self._reasons: dict[str, str] = {}
-        """Why they could not, as it was last logged."""
-        self._tried: dict[UUID, int] = {}
-        """How many partitions a topic was to have, where that failed after some were made."""
+        self._begin_term()
+        self._is_ready = False
+        """Whether the picture has been read in this term."""
         self._is_unsure = False
-        """Whether the registry may hold something else than this controller believes."""
+        """Whether the registry may hold something else than the picture."""
+        self._must_look = False
+        """Whether brokers may have come or gone."""
+        self._is_looking = False
+        self._reasons: dict[str, str] = {}
+        """Why deletions could not be finished, as it was last logged."""
+        self._next_balance = 0.0
+        self._upkeep: asyncio.Task[None] | None = None
+        self._cancel_watch: Callable[[], None] = lambda: None
+
+    def _begin_term(self) -> None:
+        self._feed = Feed()
+        self._begin_picture()
+
+    def _begin_picture(self) -> None:
+        registry, feed = self._registry, self._feed
+        picture = self._picture = Picture(self._config)
+        ledger = Ledger(registry, self._office, picture, feed)
+        self._partitions = PartitionChanges(picture, feed, ledger)
+        self._topics = TopicChanges(
+            registry, picture, feed, ledger, self._replicas, self._config, self._random
+        )
 
     @property
     def epoch(self) -> int:
-        """The controller's epoch; it grows each time the office is taken."""
+        """The epoch of this controller's term; it grows each time the office is taken."""
         return self._office.epoch
 
+    @property
+    def is_active(self) -> bool:
+        """Whether this broker is the controller, and has read what there is."""
+        return self._office.is_held and self._is_ready
+
+    # The office
+
     async def start(self) -> None:
-        """Become the controller, with an epoch greater than any before."""
-        await self._office.take()
-        self._metadata.controller_id = self._config.node_id
+        """Seek the office, now and whenever it is free."""
         self._turns.start()
+        self._cancel_watch = self._registry.watch(tree.BROKERS, lambda _: self._brokers_changed())
+        self._upkeep = asyncio.get_running_loop().create_task(self._keep_up())
+        self._candidacy.start()
 
     def session_lost(self) -> None:
-        """Decide nothing until `resume`: somebody else may be the controller."""
-        self._office.leave()
-        self._is_unsure = True
+        """Decide nothing more: somebody else may be the controller."""
+        self._resign("the session with the registry is lost")
 
-    async def resume(self) -> None:
-        """Become the controller again, in a new session, after what was under way has ended."""
-        await self._turns.take(self._office.take)
+    def _resign(self, reason: str) -> None:
+        if self._office.is_held:
+            log.warning("no longer the controller of epoch %d: %s", self.epoch, reason)
+        self._office.leave()
+        self._is_ready = False
+        self._feed.close()
+        self._candidacy.wake()
 
     async def stop(self) -> None:
+        """Decide nothing more."""
+        self._cancel_watch()
+        await self._candidacy.stop()
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+            await asyncio.gather(self._upkeep, return_exceptions=True)
         await self._turns.stop()
+        self._is_ready = False
+        self._feed.close()
 
-    async def load(self) -> None:
-        """Read everything from the registry; note the deletions that were under way."""
-        await self._load_broker_configs()
-        deleted = set(await self._registry.children(tree.DELETED_TOPICS))
-        for name in await self._registry.children(tree.TOPICS):
-            topic = await read_topic(self._registry, name)
+    async def give_up(self) -> None:
+        """Let another broker be the controller."""
+        try:
+            await self._office.give_up()
+        except RegistryError as error:
+            log.info("the office was not given up: %s", error)
+
+    async def _seek(self) -> None:
+        """Take the office if it is free, after what was under way has ended."""
+        await self._turns.take(self._begin)
+
+    async def _begin(self) -> None:
+        """Begin a term, if the office is free: read everything, and decide what was left undecided."""
+        if self._office.is_held or not await self._office.take():
+            return
+        log.info("this broker is the controller, in epoch %d", self.epoch)
+        self._feed.close()
+        self._begin_term()
+        self._is_unsure = True
+        interval_s = self._config["leader.imbalance.check.interval.seconds"]
+        self._next_balance = asyncio.get_running_loop().time() + interval_s
+        await self._read_everything()
+
+    async def _read_everything(self) -> None:
+        registry = self._registry
+        self._begin_picture()
+        self._is_ready = False
+        self._must_look = False
+        picture = self._picture
+        picture.configs = await read_broker_configs(registry)
+        picture.seen = await read_seen(registry)
+        deleted = set(await registry.children(tree.DELETED_TOPICS))
+        for name, topic in (await read_topics(registry, await registry.children(tree.TOPICS))).items():
             if name in deleted:
-                self._unfinished[name] = topic
+                picture.deleted[name] = topic
             else:
-                self._metadata.put([topic])
-
-    async def _load_broker_configs(self) -> frozenset[str]:
-        own = await read_broker_config(self._registry, str(self._config.node_id))
-        default = await read_broker_config(self._registry, tree.DEFAULT_BROKER)
-        return self._config.set_dynamic(broker=own, default=default)
-
-    async def _catch_up(self) -> None:
-        """Follow the registry in what was written without this controller knowing that it was."""
-        deleted = set(await self._registry.children(tree.DELETED_TOPICS))
-        for name in await self._registry.children(tree.TOPICS):
-            found = await read_topic(self._registry, name)
-            if name in deleted or name in self._unfinished:
-                known = self._metadata.remove(name)
-                self._unfinished.setdefault(name, known or found)
-                continue
-            await self._follow(found)
-        if await self._load_broker_configs():
-            self._configure_all()
+                picture.put(topic)
+        await self._partitions.brokers_are(await read_brokers(registry))
+        await self._partitions.complete()
+        self._feed.restart()
         self._is_unsure = False
+        self._is_ready = True
 
-    async def _follow(self, found: Topic) -> None:
-        known = self._metadata.topics.get(found.name)
-        if known is None:
-            await self._take_new(found)
-        elif known.topic_id != found.topic_id:
-            log.error("the registry has another topic %s than this broker", found.name)
-        elif known != found:
-            added = found.partitions[len(known.partitions) :]
-            merged = Topic(found.name, found.topic_id, [*known.partitions, *added], found.overrides)
-            await self._replicas.take(merged)
-            self._metadata.put([merged])
-            self._replicas.configure(merged)
-
-    # What handlers ask for
-
-    async def create_topic(self, wanted: NewTopic, *, validate_only: bool = False) -> Topic:
-        """Make a topic, and answer when it can be produced to."""
-        return await self._in_turn(lambda: self._create_topic(wanted, validate_only))
-
-    async def delete_topic(self, topic: Topic) -> None:
-        await self._in_turn(lambda: self._delete_topic(topic))
-
-    async def add_partitions(
-        self, name: str, total: int, assignments: Sequence[Sequence[int]] | None, *, validate_only: bool
-    ) -> None:
-        await self._in_turn(lambda: self._add_partitions(name, total, assignments, validate_only))
-
-    async def set_topic_config(
-        self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]], *, validate_only: bool
-    ) -> None:
-        """Change what a topic sets itself, by a function from what it sets now."""
-        await self._in_turn(lambda: self._set_topic_config(name, change, validate_only))
-
-    async def set_broker_config(
-        self, broker: str, change: Callable[[Mapping[str, str]], Mapping[str, str]], *, validate_only: bool
-    ) -> None:
-        """Change what is set while running for a broker, or for all (DEFAULT_BROKER)."""
-        await self._in_turn(lambda: self._set_broker_config(broker, change, validate_only))
-
-    async def finish_deletions(self) -> None:
-        """Go on with deletions that were cut short, by a crash or a disk that failed."""
-        for topic in list(self._unfinished.values()):
-            try:
-                await self._in_turn(lambda topic=topic: self._finish_deletion(topic))  # type: ignore[misc]
-            except KafkaError as error:
-                if self._reasons.get(topic.name) != error.message:
-                    self._reasons[topic.name] = error.message
-                    log.warning("the topic %s could not be removed yet: %s", topic.name, error.message)
+    # Turns
 
     async def _in_turn(self, decide: Callable[[], Awaitable[T]]) -> T:
         """Have a decision made when those before it are done; NotController if it cannot be."""
 
         async def decide_in_office() -> T:
             if not self._office.is_held:
-                raise NotController("the session with the registry is lost; a new one is about to begin")
+                raise NotController("this broker is not the controller")
             try:
                 if self._is_unsure:
-                    await self._catch_up()
+                    await self._read_everything()
+                if self._must_look:
+                    await self._look_at_brokers()
                 return await decide()
-            except RegistryError:
+            except RegistryError as error:
                 self._is_unsure = True
+                if isinstance(error, BadVersion) and error.path == tree.CONTROLLER_EPOCH:
+                    self._resign("another one has taken its place")
                 raise
 
         try:
@@ -225,177 +208,239 @@ class Controller:
             log.warning("the registry refused a decision: %s", error, exc_info=None if is_expected else error)
             raise NotController(f"the registry cannot be used at the moment: {error}") from error
 
-    # Decisions carried out, one at a time
-
-    async def _create_topic(self, wanted: NewTopic, validate_only: bool) -> Topic:
-        metadata, config = self._metadata, self._config
-        check_new_name(wanted.name, metadata.topics)
-        if wanted.name in self._unfinished and not validate_only:
-            await self._finish_deletion(self._unfinished[wanted.name])
-        check_topic_overrides(wanted.configs, config)
-        racks = {broker.broker_id: broker.rack for broker in metadata.brokers.values()}
-        topic = new_topic(
-            wanted,
-            self._new_id(),
-            racks,
-            config["num.partitions"],
-            config["default.replication.factor"],
-            self._random,
-        )
-        if validate_only:
-            return topic
-        node = tree.topic_path(topic.name)
-        ops: list[Operation] = [Create(node, tree.dump(tree.node_of(topic))), Create(f"{node}/partitions")]
-        if topic.overrides:
-            ops.append(self._config_op(f"{tree.TOPIC_CONFIGS}/{topic.name}", topic.overrides, is_new=True))
-        ops += self._state_ops(topic, topic.partitions, 0)
-        await self._office.write(ops)
-        await self._take_new(topic)
-        log.info("created the topic %s with %d partitions", topic.name, len(topic.partitions))
-        return topic
-
-    async def _take_new(self, topic: Topic) -> None:
-        """Put a topic that the registry has into service; if that fails, it is deleted again."""
+    async def _and_applied(self, decide: Callable[[], Awaitable[T]]) -> T:
+        """Have a decision made, and wait until the brokers have applied what it rests on."""
         try:
-            await self._replicas.take(topic)
-        except Exception:  # a full disk: nothing half made may stand in the way of another try
-            self._unfinished[topic.name] = topic
-            await self._mark_deleted(topic.name)
-            await self._finish_deletion(topic)
-            raise
-        self._metadata.put([topic])
+            return await self._in_turn(decide)
+        finally:
+            if self.is_active:
+                feed = self._feed
+                await feed.until_applied(
+                    feed.sequence, lambda: self._picture.epochs if self.is_active else {}, APPLY_SECONDS
+                )
 
-    async def _delete_topic(self, wanted: Topic) -> None:
-        if not self._config["delete.topic.enable"]:
-            raise TopicDeletionDisabled
-        topic = self._metadata.topic(wanted.name)  # `wanted` may have grown, or gone and come anew
-        if topic.topic_id != wanted.topic_id:
-            raise UnknownTopicOrPartition(f"that topic {wanted.name!r} was deleted; this is another one")
-        await self._mark_deleted(topic.name)
-        self._metadata.remove(topic.name)
-        self._unfinished[topic.name] = topic
-        await self._finish_deletion(topic)
-        log.info("deleted the topic %s", topic.name)
+    def _brokers_changed(self) -> None:
+        self._must_look = True
+        if self._office.is_held and not self._is_looking:
+            self._is_looking = True
+            asyncio.ensure_future(self._look()).add_done_callback(lambda _: None)
 
-    async def _mark_deleted(self, name: str) -> None:
+    async def _look(self) -> None:
         try:
-            await self._office.write([Create(f"{tree.DELETED_TOPICS}/{name}")])
-        except NodeExists:
-            pass
+            await self._in_turn(_nothing)
+        except KafkaError as error:
+            log.info("brokers are looked at later: %s", error.message)
+        finally:
+            self._is_looking = False
 
-    async def _finish_deletion(self, topic: Topic) -> None:
-        """The records go first, the marker last: a deletion that is cut short goes on at the next start.
+    async def _look_at_brokers(self) -> None:
+        self._must_look = False
+        found = await read_brokers(self._registry)
+        known = self._picture.epochs
+        if {broker_id: node.epoch for broker_id, (node, _) in found.items()} != known:
+            await self._partitions.brokers_are(found)
 
-        What is removed is what there is, not what the topic was believed to have.
-        """
-        name = topic.name
-        if self._unfinished.get(name) is not topic:
-            return
-        numbers = await partition_numbers(self._registry, name)
-        count = max(len(topic.partitions), self._tried.get(topic.topic_id, 0), *(n + 1 for n in numbers), 0)
-        missing = [PartitionState([], [], -1, 0)] * (count - len(topic.partitions))
-        await self._replicas.drop(Topic(name, topic.topic_id, [*topic.partitions, *missing]))
-        node = tree.topic_path(name)
-        ops = await partition_removals(self._registry, name, numbers)
-        rest = [
-            f"{node}/partitions",
-            node,
-            f"{tree.TOPIC_CONFIGS}/{name}",
-            f"{tree.DELETED_TOPICS}/{name}",
-        ]
-        existing = await self._registry.get_many(rest)
-        ops += [Delete(path) for path, found in zip(rest, existing, strict=True) if found is not None]
-        if ops:
-            await self._office.write(ops)
-        del self._unfinished[name]
-        self._reasons.pop(name, None)
-        self._tried.pop(topic.topic_id, None)
-
-    async def _add_partitions(
-        self, name: str, total: int, assignments: Sequence[Sequence[int]] | None, validate_only: bool
-    ) -> None:
-        """The logs are made before the registry knows of them: a full disk changes nothing that is known.
-
-        What was made by then is found and taken when it is tried again.
-        """
-        topic = self._metadata.topic(name)
-        racks = {broker.broker_id: broker.rack for broker in self._metadata.brokers.values()}
-        added = more_partitions(topic, total, assignments, racks, self._random)
-        if validate_only:
-            return
-        first = len(topic.partitions)
-        grown = Topic(topic.name, topic.topic_id, [*topic.partitions, *added], topic.overrides)
-        self._tried[topic.topic_id] = max(total, self._tried.get(topic.topic_id, 0))
-        await self._replicas.take(grown)
-        strays = [number for number in await partition_numbers(self._registry, name) if number >= first]
-        ops = await partition_removals(self._registry, name, strays)
-        ops.append(Set(tree.topic_path(name), tree.dump(tree.node_of(grown))))
-        ops += self._state_ops(grown, added, first)
-        await self._office.write(ops)
-        if self._tried[topic.topic_id] <= total:
-            del self._tried[topic.topic_id]
-        self._metadata.put([grown])
-
-    async def _set_topic_config(
-        self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]], validate_only: bool
-    ) -> None:
-        topic = self._metadata.topic(name)
-        overrides = dict(change(topic.overrides))
-        check_topic_overrides(overrides, self._config)
-        if validate_only:
-            return
-        path = f"{tree.TOPIC_CONFIGS}/{name}"
-        is_new = await self._registry.exists(path) is None
-        await self._office.write([self._config_op(path, overrides, is_new)])
-        topic.overrides = overrides
-        self._replicas.configure(topic)
-
-    async def _set_broker_config(
-        self, broker: str, change: Callable[[Mapping[str, str]], Mapping[str, str]], validate_only: bool
-    ) -> None:
-        if broker not in (tree.DEFAULT_BROKER, str(self._config.node_id)):
-            raise InvalidConfig(f"there is no broker {broker}")
-        is_default = broker == tree.DEFAULT_BROKER
-        layer = self._config.layers[1 if is_default else 0]
-        before = dict(layer.texts)
-        after = dict(change(before))
-        self._apply_broker_config(is_default, after)  # raises if it is not valid
-        self._apply_broker_config(is_default, before)
-        if validate_only:
-            return
-        path = f"{tree.BROKER_CONFIGS}/{broker}"
-        is_new = await self._registry.exists(path) is None
-        await self._office.write([self._config_op(path, after, is_new)])
-        self._apply_broker_config(is_default, after)
-        self._configure_all()
-
-    def _configure_all(self) -> None:
-        for topic in self._metadata.topics.values():
-            self._replicas.configure(topic)
-
-    def _apply_broker_config(self, is_default: bool, texts: Mapping[str, str]) -> None:
-        if is_default:
-            self._config.set_dynamic(default=texts)
-        else:
-            self._config.set_dynamic(broker=texts)
-
-    # Writing
-
-    def _state_ops(self, topic: Topic, partitions: Sequence[PartitionState], first: int) -> list[Operation]:
-        ops: list[Operation] = []
-        for index, state in enumerate(partitions, first):
-            path = tree.state_path(topic.name, index)
-            node = tree.StateNode(self._office.epoch, state.leader, state.leader_epoch, state.isr)
-            ops += [Create(path.removesuffix("/state")), Create(path, tree.dump(node))]
-        return ops
-
-    @staticmethod
-    def _config_op(path: str, config: Mapping[str, str], is_new: bool) -> Operation:
-        data = tree.dump(tree.ConfigNode(dict(config)))
-        return Create(path, data) if is_new else Set(path, data)
-
-    def _new_id(self) -> UUID:
+    async def _keep_up(self) -> None:
+        """Try again what could not be done, and balance leaders."""
         while True:
-            made = UUID(int=self._random.getrandbits(128), version=4)
-            if made != NO_UUID and not encode_uuid(made).startswith("-"):
-                return made
+            await asyncio.sleep(UPKEEP_SECONDS)
+            try:
+                if not self._office.is_held:
+                    continue
+                if self._is_unsure or self._must_look:
+                    await self._in_turn(_nothing)
+                await self._balance()
+            except KafkaError as error:
+                log.info("the controller tries again later: %s", error.message)
+            except Exception:
+                log.exception("the controller's upkeep failed; it will be tried again")
+
+    async def _balance(self) -> None:
+        config, now = self._config, asyncio.get_running_loop().time()
+        if not self.is_active or now < self._next_balance:
+            return
+        self._next_balance = now + config["leader.imbalance.check.interval.seconds"]
+        if config["auto.leader.rebalance.enable"]:
+            count = await self._in_turn(lambda: self._partitions.balance())
+            if count:
+                log.info("gave %d partitions back to their preferred leaders", count)
+
+    # What brokers ask for
+
+    async def poll(self, request: ClusterStateRequest) -> ClusterStateResponse:
+        """What changed since a broker last asked; waits a while if nothing has."""
+        try:
+            await self._check_poll(request)
+        except KafkaError as error:
+            return ClusterStateResponse(error_code=error.code, error_message=error.message)
+        feed, broker_id = self._feed, request.broker_id
+        failed = frozenset((topic.topic_id, index) for topic in request.failed for index in topic.partitions)
+        if self._partitions.is_news(broker_id, failed):
+            await self._in_turn(lambda: self._partitions.replicas_failed(broker_id, failed))
+        sequence = request.sequence if request.controller_epoch == self.epoch else -1
+        if sequence >= 0:
+            feed.note_applied(broker_id, request.broker_epoch, sequence)
+            if sequence == feed.sequence:
+                await feed.wait(sequence, min(request.max_wait_ms, 500) / 1000)
+        if not self.is_active or feed is not self._feed:
+            return ClusterStateResponse(error_code=NotController.code)
+        response = answer(self._picture, feed, broker_id, sequence)
+        response.controller_id, response.controller_epoch = self._config.node_id, self.epoch
+        return response
+
+    async def _check_poll(self, request: ClusterStateRequest) -> None:
+        if request.controller_epoch > self.epoch:
+            if self._office.is_held:
+                self._resign(f"a broker follows one of epoch {request.controller_epoch}")
+            raise StaleControllerEpoch
+        if not self.is_active:
+            raise NotController("this broker is not the controller")
+        await self._check_broker(request.broker_id, request.broker_epoch)
+
+    async def _check_broker(self, broker_id: int, epoch: int) -> None:
+        """Raise unless this is the registration of that broker that is known."""
+        if self._epoch_of(broker_id) < epoch:
+            self._must_look = True  # it has just come, and was faster than the registry's word of it
+            await self._in_turn(_nothing)
+        if self._epoch_of(broker_id) != epoch:
+            raise StaleBrokerEpoch(f"broker {broker_id} is known in epoch {self._epoch_of(broker_id)}")
+
+    def _epoch_of(self, broker_id: int) -> int:
+        node = self._picture.brokers.get(broker_id)
+        return -1 if node is None else node.epoch
+
+    async def alter_partitions(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        """Answer the ISRs that a leader proposes."""
+        proposals = [
+            (
+                topic.topic_id,
+                partition.partition_index,
+                Proposal(
+                    request.broker_id,
+                    partition.leader_epoch,
+                    partition.partition_epoch,
+                    [Member(each.broker_id, each.broker_epoch) for each in partition.new_isr_with_epochs]
+                    or [Member(broker_id) for broker_id in partition.new_isr],
+                ),
+            )
+            for topic in request.topics
+            for partition in topic.partitions
+        ]
+
+        async def alter() -> list[PartitionState | KafkaError]:
+            await self._check_in_turn(request.broker_id, request.broker_epoch)
+            return await self._partitions.alter(proposals)
+
+        try:
+            found = await self._in_turn(alter)
+        except KafkaError as error:
+            return AlterPartitionResponse(error_code=error.code, topics=[])
+        answers = iter(found)
+        return AlterPartitionResponse(
+            topics=[
+                AlterPartitionResponse.TopicData(
+                    topic_id=topic.topic_id,
+                    partitions=[
+                        _altered(partition.partition_index, next(answers)) for partition in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    async def _check_in_turn(self, broker_id: int, epoch: int) -> None:
+        if self._epoch_of(broker_id) < epoch:
+            await self._look_at_brokers()
+        if self._epoch_of(broker_id) != epoch:
+            raise StaleBrokerEpoch(f"broker {broker_id} is known in epoch {self._epoch_of(broker_id)}")
+
+    async def stop_broker(self, request: ControlledShutdownRequest) -> ControlledShutdownResponse:
+        """Let others lead what a broker leads that is about to stop."""
+
+        async def move() -> int:
+            await self._check_in_turn(request.broker_id, request.broker_epoch)
+            return await self._partitions.stop_broker(request.broker_id, request.broker_epoch)
+
+        try:
+            return ControlledShutdownResponse(remaining=await self._and_applied(move))
+        except KafkaError as error:
+            return ControlledShutdownResponse(error_code=error.code, error_message=error.message)
+
+    # What clients ask for
+
+    async def create_topic(self, wanted: NewTopic, *, validate_only: bool = False) -> Topic:
+        """Make a topic, and answer when it can be produced to."""
+        return await self._and_applied(lambda: self._topics.create(wanted, validate_only))
+
+    async def delete_topic(self, topic: Topic) -> None:
+        await self._and_applied(lambda: self._topics.delete(topic))
+
+    async def add_partitions(
+        self, name: str, total: int, assignments: Sequence[Sequence[int]] | None, *, validate_only: bool
+    ) -> None:
+        await self._and_applied(lambda: self._topics.grow(name, total, assignments, validate_only))
+
+    async def set_topic_config(self, name: str, change: Alteration, *, validate_only: bool) -> None:
+        """Change what a topic sets itself, by a function from what it sets now."""
+        await self._and_applied(lambda: self._topics.set_topic_config(name, change, validate_only))
+
+    async def set_broker_config(self, broker: str, change: Alteration, *, validate_only: bool) -> None:
+        """Change what is set while running for a broker, or for all (DEFAULT_BROKER)."""
+        await self._and_applied(lambda: self._topics.set_broker_config(broker, change, validate_only))
+
+    async def elect(
+        self, wanted: Sequence[TopicPartition] | None, *, is_unclean: bool
+    ) -> dict[TopicPartition, Outcome]:
+        """Elect preferred leaders, or any where there is none; None is for all partitions."""
+        return await self._and_applied(lambda: self._partitions.elect(wanted, is_unclean=is_unclean))
+
+    async def reassign(
+        self, wanted: Mapping[TopicPartition, Sequence[int] | None], *, may_resize: bool
+    ) -> dict[TopicPartition, Outcome]:
+        """Begin to move partitions to other brokers; None takes a move back."""
+        return await self._and_applied(lambda: self._partitions.reassign(wanted, may_resize=may_resize))
+
+    async def reassignments(self) -> dict[TopicPartition, PartitionState]:
+        """The partitions that are being moved."""
+
+        async def moving() -> dict[TopicPartition, PartitionState]:
+            return dict(self._partitions.moving())
+
+        return await self._in_turn(moving)
+
+    async def finish_deletions(self) -> None:
+        """Go on with deletions that were cut short, by a crash or a disk that failed."""
+        if not self.is_active:
+            return
+        for topic in list(self._picture.deleted.values()):
+            try:
+                await self._in_turn(lambda topic=topic: self._topics.finish_deletion(topic))  # type: ignore[misc]
+            except KafkaError as error:
+                if self._reasons.get(topic.name) != error.message:
+                    self._reasons[topic.name] = error.message
+                    log.warning("the topic %s could not be removed yet: %s", topic.name, error.message)
+            else:
+                self._reasons.pop(topic.name, None)
+
+
+async def _nothing() -> None:
+    """A turn that only brings the picture up to date."""
+
+
+def _altered(index: int, found: PartitionState | KafkaError) -> AlterPartitionResponse.PartitionData:
+    if isinstance(found, KafkaError):
+        return AlterPartitionResponse.PartitionData(
+            partition_index=index,
+            error_code=found.code,
+            leader_id=-1,
+            leader_epoch=-1,
+            isr=[],
+            partition_epoch=-1,
+        )
+    return AlterPartitionResponse.PartitionData(
+        partition_index=index,
+        leader_id=found.leader,
+        leader_epoch=found.leader_epoch,
+        isr=found.isr,
+        partition_epoch=found.version,
+    )

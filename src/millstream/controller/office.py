@@ -7,64 +7,89 @@ controller checks the epoch's version: one that was replaced writes nothing more
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from millstream.clock import Clock
 from millstream.controller import tree
-from millstream.errors import NotController
-from millstream.registry.claims import claim
-from millstream.registry.contract import Check, Create, NodeExists, NoNode, Operation, Registry, Set
+from millstream.registry.contract import (
+    BadVersion,
+    Check,
+    Create,
+    Delete,
+    NodeExists,
+    NoNode,
+    Operation,
+    Registry,
+    Set,
+)
 
 
 class Office:
-    """What one broker knows of the office: whether it holds it, and in which epoch."""
+    """What one broker knows of the office: who holds it, and in which epoch."""
 
-    def __init__(self, registry: Registry, broker_id: int, clock: Clock, patience_s: float) -> None:
-        """`patience_s` is for the office's node of an earlier session of this broker to go."""
+    def __init__(self, registry: Registry, broker_id: int, clock: Clock) -> None:
         self._registry = registry
         self._broker_id = broker_id
         self._clock = clock
-        self._patience_s = patience_s
         self._epoch_version = 0
         self.epoch = 0
         self.is_held = False
+        """Whether this broker holds it."""
 
-    async def take(self) -> None:
-        """Become the controller, with an epoch greater than any before."""
-        await claim(tree.CONTROLLER, self._take, self._patience_s)
-
-    async def _take(self) -> None:
-        me = {"version": 2, "brokerid": self._broker_id, "timestamp": str(self._clock.now_ms())}
-        node = Create(tree.CONTROLLER, msgspec.json.encode(me), ephemeral=True)
-        step: Operation
-        try:
-            current = await self._registry.get(tree.CONTROLLER_EPOCH)
-            epoch = int(current.data) + 1
-            step = Set(tree.CONTROLLER_EPOCH, b"%d" % epoch, current.version)
-        except NoNode:
+    async def take(self) -> bool:
+        """Become the controller, with an epoch greater than any before, if nobody is."""
+        if self.is_held:
+            return True
+        registry = self._registry
+        session = registry.session_id
+        me = {
+            "version": 2,
+            "brokerid": self._broker_id,
+            "timestamp": str(self._clock.now_ms()),
+            "session": session,
+        }
+        steps: list[Operation] = [Create(tree.CONTROLLER, msgspec.json.encode(me), ephemeral=True)]
+        epoch_node, holder = await registry.get_many([tree.CONTROLLER_EPOCH, tree.CONTROLLER])
+        if holder is not None:
+            if msgspec.json.decode(holder.data).get("session", 0) != session:
+                return False
+            steps.insert(0, Delete(tree.CONTROLLER, holder.version))  # made here, but nobody said so
+        if epoch_node is None:
             epoch = 1
-            step = Create(tree.CONTROLLER_EPOCH, b"1")
+            steps.append(Create(tree.CONTROLLER_EPOCH, b"1"))
+        else:
+            epoch = int(epoch_node.data) + 1
+            steps.append(Set(tree.CONTROLLER_EPOCH, b"%d" % epoch, epoch_node.version))
         try:
-            self._epoch_version = (await self._registry.multi([node, step]))[1]
-        except NodeExists:
-            await self._check_holder()
-            raise
-        self.epoch = epoch
-        self.is_held = True
+            versions = await registry.multi(steps)
+        except (NodeExists, NoNode, BadVersion):
+            return False  # another broker was faster
+        if registry.session_id != session:
+            return False
+        self._epoch_version, self.epoch, self.is_held = versions[-1], epoch, True
+        return True
 
-    async def _check_holder(self) -> None:
-        """Raise NotController if another broker holds the office."""
+    async def holder(self) -> int | None:
+        """Which broker holds the office, by the registry."""
         try:
-            holder = msgspec.json.decode((await self._registry.get(tree.CONTROLLER)).data)["brokerid"]
+            data = (await self._registry.get(tree.CONTROLLER)).data
         except NoNode:
-            return
-        if holder != self._broker_id:
-            raise NotController(f"broker {holder} is the controller")
+            return None
+        return int(msgspec.json.decode(data)["brokerid"])
+
+    async def give_up(self) -> None:
+        """Let another broker be the controller."""
+        if self.is_held:
+            self.is_held = False
+            await self.write([Delete(tree.CONTROLLER)])
 
     def leave(self) -> None:
         """Hold the office no more: the session that held it is lost."""
         self.is_held = False
 
-    async def write(self, operations: list[Operation]) -> None:
-        """All or nothing, if this is still the controller."""
-        await self._registry.multi([Check(tree.CONTROLLER_EPOCH, self._epoch_version), *operations])
+    async def write(self, operations: Sequence[Operation]) -> list[int]:
+        """All or nothing, if this is still the controller; answers the nodes' versions."""
+        check = Check(tree.CONTROLLER_EPOCH, self._epoch_version)
+        return (await self._registry.multi([check, *operations]))[1:]

@@ -16,6 +16,9 @@ from millstream.protocol.schema import Message
 
 _NUMBER = Format(">h")
 
+MAX_TEXT_BYTES = 32767
+"""The longest text that keys, and values that are not flexible, can hold."""
+
 ValueT = TypeVar("ValueT", bound="EntryValue")
 
 
@@ -52,6 +55,11 @@ class EntryValue(Message):
 def entry(key: EntryKey, value: EntryValue | None) -> Entry:
     """An entry that sets a key, or deletes it where the value is None."""
     return Entry(key.to_bytes(), None if value is None else value.to_bytes())
+
+
+def fits(text: str) -> bool:
+    """Whether a text can stand in an entry."""
+    return len(text) <= MAX_TEXT_BYTES // 4 or len(text.encode()) <= MAX_TEXT_BYTES
 
 
 def number_of(data: bytes) -> int:

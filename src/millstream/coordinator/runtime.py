@@ -75,6 +75,7 @@ class _Host(Generic[S]):
         self.task: asyncio.Task[None] | None = None
         self._runtime = runtime
         self._timers: dict[object, asyncio.TimerHandle] = {}
+        self._together: list[_Together[S]] = []
         self.awaiting: dict[object, Callable[[S], Result[Any]]] = {}
         """What is to be done when the shard is in service."""
         self.shard: S
@@ -101,6 +102,7 @@ class _Host(Generic[S]):
         self._timers.pop(key, None)
         if self.is_over:
             return
+        self.write_together()
         try:
             self.apply(work())
         except KafkaError as error:
@@ -121,6 +123,71 @@ class _Host(Generic[S]):
                 self.shard.replay(entry, result.producer, offset)
                 offset += 1
             self.next_offset = next_offset
+
+    # Many small writes at once
+
+    def join_next_write(
+        self, work: Callable[[S], Result[T]], refuse: Callable[[KafkaError], T]
+    ) -> Promise[T]:
+        promise: Promise[T] = Promise()
+        if not self._together:
+            asyncio.get_running_loop().call_soon(self.write_together)
+        self._together.append((work, refuse, promise))
+        return promise
+
+    def write_together(self) -> None:
+        """Do the operations that wait for this, in order, and write what they want in one batch."""
+        together = self._together
+        if not together:
+            return
+        self._together = []
+        if self.is_over:
+            error = NotCoordinator()
+            for _, refuse, promise in together:
+                promise.keep(refuse(error))
+            return
+        done: list[_Done] = []
+        entries: list[Entry] = []
+        size = 0
+        for work, refuse, promise in together:
+            try:
+                result = work(self.shard)
+            except KafkaError as error:
+                promise.keep(refuse(error))
+                continue
+            except Exception as error:
+                promise.break_(error)
+                continue
+            added = sum([len(entry.key) + len(entry.value or b"") for entry in result.entries])
+            if size + added > PIECE_BYTES and entries:
+                self._write_all(done, entries)
+                done, entries, size = [], [], 0
+            size += added + MAX_RECORD_OVERHEAD * len(result.entries)
+            entries += result.entries
+            done.append((result, refuse, promise))
+        self._write_all(done, entries)
+
+    def _write_all(self, done: list[_Done], entries: list[Entry]) -> None:
+        try:
+            self.apply(Result(None, entries))
+        except KafkaError as error:
+            if len(done) == 1:
+                _, refuse, promise = done[0]
+                promise.keep(refuse(error))
+                return
+            for each in done:  # what one of them wants may be what the log refuses
+                self._write_all([each], list(each[0].entries))
+            return
+        committed = self.log.when_committed(self.next_offset)
+        if committed is None:
+            for result, _, promise in done:
+                promise.keep(result.response)
+        elif done:
+            self._runtime.keep_when_committed(self, committed, done)
+
+
+_Together = tuple[Callable[[S], Result[Any]], Callable[[KafkaError], Any], Promise[Any]]
+_Done = tuple[Result[Any], Callable[[KafkaError], Any], Promise[Any]]
 
 
 def _pieces(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
@@ -151,6 +218,7 @@ class Runtime(Generic[S]):
         """How often a timer's work failed for a reason that is a defect."""
         self._make_shard = make_shard
         self._hosts: dict[int, _Host[S]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def __iter__(self) -> Iterator[S]:
         """The shards in service."""
@@ -188,6 +256,7 @@ class Runtime(Generic[S]):
         host = self._hosts.pop(index, None)
         if host is None:
             return
+        host.write_together()
         host.is_over = True
         host.cancel_all()
         if host.task is not None:
@@ -199,6 +268,8 @@ class Runtime(Generic[S]):
     def stop(self) -> None:
         for index in list(self._hosts):
             self.resign(index)
+        for task in self._tasks:
+            task.cancel()
 
     async def _load(self, host: _Host[S]) -> None:
         """Replay the whole log; after a failure begin again, with an empty shard."""
@@ -265,6 +336,7 @@ class Runtime(Generic[S]):
         committed: what the operation saw may still be on its way to the replicas.
         """
         host = self._active(index)
+        host.write_together()
         result = work(host.shard)
         host.apply(result)
         committed = host.log.when_committed(host.next_offset)
@@ -292,6 +364,36 @@ class Runtime(Generic[S]):
             raise NotCoordinator
         return response
 
+    def write_with_others(
+        self, index: int, work: Callable[[S], Result[T]], refuse: Callable[[KafkaError], T]
+    ) -> Promise[T]:
+        """As `write_now`, for small operations of which many come at once.
+
+        They are done together, and in order, when the event loop has read what came with them, or before
+        the next operation of another kind: so what all of them write costs one append. None of them may
+        depend on what another writes. Where one is refused, the answer is what `refuse` makes of that.
+        """
+        return self._active(index).join_next_write(work, refuse)
+
+    def keep_when_committed(self, host: _Host[S], committed: asyncio.Future[None], done: list[_Done]) -> None:
+        task = asyncio.get_running_loop().create_task(self._keep_when_committed(host, committed, done))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _keep_when_committed(
+        self, host: _Host[S], committed: asyncio.Future[None], done: list[_Done]
+    ) -> None:
+        try:
+            await self._wait(committed)
+            if host.is_over:
+                raise NotCoordinator
+        except KafkaError as error:
+            for _, refuse, promise in done:
+                promise.keep(refuse(error))
+            return
+        for result, _, promise in done:
+            promise.keep(result.response)
+
     def do_soon(self, index: int, key: object, work: Callable[[S], Result[Any]]) -> None:
         """Do an operation that nobody waits for as soon as the shard is in service, again if it is refused.
 
@@ -308,6 +410,7 @@ class Runtime(Generic[S]):
     async def read(self, index: int, look: Callable[[S], T]) -> T:
         """Look at a shard; the answer holds only what is committed."""
         host = self._active(index)
+        host.write_together()
         seen = look(host.shard)
         await self._settle(host)
         return seen
@@ -315,6 +418,8 @@ class Runtime(Generic[S]):
     async def read_all(self, look: Callable[[S], T]) -> list[T]:
         """Look at all shards that this broker serves; CoordinatorLoadInProgress if one is not loaded."""
         hosts = list(self._hosts.values())
+        for host in hosts:
+            host.write_together()
         if not all(host.is_active for host in hosts):
             raise CoordinatorLoadInProgress
         seen = [look(host.shard) for host in hosts]

@@ -35,9 +35,11 @@ class Producer(NamedTuple):
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Result(Generic[T]):
     """What an operation wants: entries to write, all in one batch or none, and what to answer then.
+
+    Nobody changes it. (It is not frozen because that would make it three times as dear to make.)
 
     A Promise as the response is waited for after the entries are committed. Entries that may be more
     than fit in one batch, and of which any may be written without the others, are not atomic.

@@ -2,7 +2,8 @@
 
 A thread of the broker would do, and does for small logs. But a thread at work has its turn of the
 processor when the loop wakes up, and holds the interpreter now and then: measured, it multiplied the
-time that producers waited (docs/decisions/). A process with the lowest priority does not.
+time that producers waited (docs/decisions/004-compaction-in-a-process.md). A process with the lowest
+priority does not.
 
 The two talk through the child's standard input and output: frames of a length (uint32, big-endian) and
 MessagePack. The broker sends a CleaningJob, is told Scanned; sends a list of base offsets, a group, and

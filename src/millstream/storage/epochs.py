@@ -9,7 +9,7 @@ passes a segment, and when the log is closed.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
 from millstream.storage.checkpoints import BadCheckpoint, format_checkpoint, parse_checkpoint
@@ -112,15 +112,7 @@ class Epochs:
 
         This is the answer to OffsetForLeaderEpoch (KIP-101, KIP-279).
         """
-        entries = self.entries
-        if epoch == UNKNOWN_EPOCH or not entries or epoch > entries[-1][0]:
-            return UNKNOWN_EPOCH, -1
-        if epoch == entries[-1][0]:
-            return epoch, log_end_offset
-        above = bisect_right(entries, epoch, key=_EPOCH)
-        if above == 0:  # asked for an epoch before all that are known: its records end where those start
-            return epoch, entries[0][1]
-        return entries[above - 1][0], entries[above][1]
+        return end_of_epoch(self.entries, epoch, log_end_offset)
 
     def truncate_end(self, end_offset: int) -> None:
         """Drop the epochs that start at `end_offset` or later."""
@@ -140,3 +132,18 @@ class Epochs:
     def _set(self, entries: tuple[tuple[int, int], ...]) -> None:
         self.entries = entries
         self.latest = entries[-1][0] if entries else UNKNOWN_EPOCH
+
+
+def end_of_epoch(entries: Sequence[tuple[int, int]], epoch: int, log_end_offset: int) -> tuple[int, int]:
+    """The largest of the epochs that is at most `epoch`, and the offset where it ends.
+
+    (-1, -1) if there are none, or if `epoch` is later than all of them.
+    """
+    if epoch == UNKNOWN_EPOCH or not entries or epoch > entries[-1][0]:
+        return UNKNOWN_EPOCH, -1
+    if epoch == entries[-1][0]:
+        return epoch, log_end_offset
+    above = bisect_right(entries, epoch, key=_EPOCH)
+    if above == 0:  # asked for an epoch before all that are known: its records end where those start
+        return epoch, entries[0][1]
+    return entries[above - 1][0], entries[above][1]

@@ -182,6 +182,7 @@ def _recover(
         )
         if gone:
             segment.spill()
+        _sync_aborted(around, folder, segment)
         has_lost_end = rebuilt.end_offset != upper_offset and upper_offset > cleaned_until
         if gone and not rebuilt.is_damaged and (rebuilt.is_cut or has_lost_end):
             log.warning("%s: the %d segments after the torn one go", folder, len(gone))
@@ -199,6 +200,16 @@ def _recover(
         segments = segments.rolled(Segment(around.disk, folder, end_offset, 0, around.clock.now_ms()))
     producers.end_offset = end_offset
     return segments, producers, end_offset
+
+
+def _sync_aborted(around: Surroundings, folder: str, segment: Segment) -> None:
+    """Make durable which transactions were aborted.
+
+    Only the index tells it to readers, and a clean stop flushes nothing of a log that has not changed since.
+    """
+    segment.transaction_index.fsync()
+    if segment.transaction_index.entries():
+        around.disk.fsync_dir(folder)
 
 
 def _drop(around: Surroundings, folder: str, gone: list[Segment]) -> None:

@@ -180,22 +180,65 @@ class Log:
         return Appended(base_offset, last_offset, append_time_ms, self.start_offset, False)
 
     def append_as_follower(self, data: memoryview) -> None:
-        """Add whole, checked batches that carry the leader's offsets and epochs."""
-        position = 0
+        """Add whole, checked batches that carry the leader's offsets and epochs.
+
+        Those that go to one segment are written at once. KafkaStorageError if the disk is full: the log
+        holds whole batches up to its end, and it can be gone on from there.
+        """
+        position = start = 0
+        run: list[BatchHeader] = []
+        next_offset = self.end_offset
+        latest_epoch = self.epochs.latest
         while position < len(data):
             header = read_header(data, position)
-            base_offset, last_offset = header.base_offset, header.last_offset
-            if base_offset < self.end_offset:
+            base_offset = header.base_offset
+            if base_offset < next_offset:
                 raise OffsetOutOfRange(f"offset {base_offset} of {self.partition} is there already")
-            batch = data[position : position + header.size]
-            if header.leader_epoch > self.epochs.latest:
-                self.epochs.assign(header.leader_epoch, base_offset)
-            self._write(batch, header.size, base_offset, last_offset, header.max_timestamp)
-            if header.producer_id >= 0:
-                marker = read_marker(batch) if header.is_control else None
-                self._note_producer(header, marker, base_offset, last_offset)
-            self.end_offset = self.producers.end_offset = last_offset + 1
+            if header.leader_epoch < latest_epoch:
+                raise OffsetOutOfRange(
+                    f"offset {base_offset} of {self.partition} is of epoch {header.leader_epoch},"
+                    f" after epoch {latest_epoch}"
+                )
+            latest_epoch = header.leader_epoch
+            next_offset = base_offset + header.last_offset_delta + 1
+            segment = self.segments.active
+            if run and (
+                segment.size == 0
+                or self._rolling.is_due(
+                    segment, position - start + header.size, next_offset - 1, header.max_timestamp
+                )
+            ):
+                self._write_run(data[start:position], run)
+                run, start = [], position
+            run.append(header)
             position += header.size
+        if run:
+            self._write_run(data[start:position], run)
+
+    def _write_run(self, data: memoryview, run: Sequence[BatchHeader]) -> None:
+        """Write batches that go to one segment, the first of which may be what begins it."""
+        if self.failure is not None:
+            raise KafkaStorageError(self.failure)
+        first = run[0]
+        segment = self.segments.active
+        if self._rolling.is_due(segment, first.size, first.last_offset, first.max_timestamp):
+            segment = self.roll(first.base_offset)
+        elif not segment.is_appendable:
+            self._flusher.name_changed()
+        for header in run:
+            if header.leader_epoch != self.epochs.latest:
+                self.epochs.assign(header.leader_epoch, header.base_offset)
+        try:
+            segment.append_run(data, run, self._config.index_interval_bytes)
+        except OSError as error:
+            raise self.storage_error(error) from error
+        position = 0
+        for header in run:
+            if header.producer_id >= 0:
+                marker = read_marker(data[position : position + header.size]) if header.is_control else None
+                self._note_producer(header, marker, header.base_offset, header.last_offset)
+            position += header.size
+        self.end_offset = self.producers.end_offset = run[-1].last_offset + 1
 
     def begin_epoch(self, leader_epoch: int) -> None:
         """Note that this broker leads from the log's end on (KIP-207 holds the high watermark against it)."""

@@ -11,6 +11,7 @@ segment that was deleted or replaced is `is_retired` before its files go.
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from threading import Lock
 from typing import Final
 
@@ -134,6 +135,28 @@ class Segment:
             unindexed = 0
         self._unindexed_bytes = unindexed + size
         self.size = position + size
+
+    def append_run(self, data: Buffer, batches: Sequence[BatchHeader], index_interval_bytes: int) -> None:
+        """Add several batches at the end, in one write. An OSError leaves the segment as it was."""
+        position = self.size
+        if not self.is_appendable:
+            self.create()
+        self.file.append(data)  # type: ignore[union-attr]
+        if not position:
+            self._first_timestamp = batches[0].max_timestamp
+        unindexed = self._unindexed_bytes
+        for header in batches:
+            last_offset = header.base_offset + header.last_offset_delta
+            if header.max_timestamp > self._max_timestamp:  # type: ignore[operator]
+                self._max_timestamp = header.max_timestamp
+                self._max_timestamp_offset = last_offset
+            if unindexed > index_interval_bytes:
+                self.add_index_entry(last_offset, position)
+                unindexed = 0
+            unindexed += header.size
+            position += header.size
+        self._unindexed_bytes = unindexed
+        self.size = position
 
     def note_batch(self, position: int, header: BatchHeader, index_interval_bytes: int) -> None:
         """Take a batch that the file holds into the indexes, as its append did."""

@@ -67,8 +67,8 @@ class SegmentList:
         """(producer id, first offset) of the aborted transactions with records in [start, end)."""
         found: list[tuple[int, int]] = []
         for segment in self.between(start_offset, log_end_offset):
-            for entry in segment.transaction_index.entries(nowait=nowait):
-                if entry.last_offset >= start_offset and entry.first_offset < end_offset:
+            for entry in segment.transaction_index.ended_from(start_offset, nowait=nowait):
+                if entry.first_offset < end_offset:
                     found.append((entry.producer_id, entry.first_offset))
                 if entry.last_stable_offset >= end_offset:
                     return found

@@ -283,6 +283,15 @@ class Store:
                 except OSError as error:
                     self._not_written(folder, error)
 
+    def count_of(self, topic: str, topic_id: UUID) -> int:
+        """One more than the greatest number of a partition of this topic that has a log here."""
+        numbers = (
+            partition.partition + 1
+            for partition, found in self._topic_ids.items()
+            if partition.topic == topic and found == topic_id
+        )
+        return max(numbers, default=0)
+
     def delete(self, partition: TopicPartition) -> None:
         """Take a log out of service at once; its folder is renamed now and removed later.
 

@@ -2,12 +2,16 @@
 
 On disk (`.txnindex`): entries of 34 bytes, big-endian: int16 version (0), int64 producer id, int64
 first offset, int64 last offset (that of the abort marker), int64 last stable offset at the time
-the marker was written. In the order of the markers. The file exists once there is an entry.
+the marker was written. In the order of the markers, so that the last offsets grow. The file exists once
+there is an entry.
 """
 
 from __future__ import annotations
 
 import errno
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from struct import Struct
 from threading import Lock
 from typing import NamedTuple
@@ -17,6 +21,7 @@ from millstream.storage.files import is_temporary
 
 _ENTRY = Struct(">hqqqq")
 _VERSION = 0
+_end = attrgetter("last_offset")
 
 
 class AbortedTransaction(NamedTuple):
@@ -45,10 +50,12 @@ class TransactionIndex:
         self._path = path
         self._file: File | None = None
         self._unsaved = b""
-        self._entries: tuple[AbortedTransaction, ...] | None = () if is_new else None
+        self._entries: list[AbortedTransaction] | None = [] if is_new else None
 
-    def entries(self, *, nowait: bool = False) -> tuple[AbortedTransaction, ...]:
-        """All entries. With `nowait` it raises BlockingIOError if they have not been read yet."""
+    def entries(self, *, nowait: bool = False) -> Sequence[AbortedTransaction]:
+        """All entries, also those that are added later. With `nowait` it raises BlockingIOError if they have
+        not been read yet.
+        """
         entries = self._entries
         if entries is None:
             if nowait:
@@ -56,9 +63,17 @@ class TransactionIndex:
             return self._load()
         return entries
 
+    def ended_from(self, offset: int, *, nowait: bool = False) -> Iterator[AbortedTransaction]:
+        """The entries of transactions that ended at an offset or later. There may be many before."""
+        entries = self.entries(nowait=nowait)
+        return (entries[place] for place in range(bisect_left(entries, offset, key=_end), len(entries)))
+
     def add(self, entry: AbortedTransaction) -> None:
         """Add an entry. On a full disk it waits in memory for the next `spill`."""
-        self._entries = (*self.entries(), entry)
+        if self._entries is None:
+            self._load()
+        assert self._entries is not None
+        self._entries.append(entry)
         self._unsaved += encode_entry(entry)
         try:
             self.spill()
@@ -85,7 +100,7 @@ class TransactionIndex:
             kept, before = kept + 1, entry.last_offset
         self.spill()
         if kept < len(self.entries()):
-            self._entries = self.entries()[:kept]
+            self._entries = list(self.entries()[:kept])
             self._created().truncate(kept * _ENTRY.size)
 
     def fsync(self) -> None:
@@ -105,7 +120,7 @@ class TransactionIndex:
                 file.truncate(file.size() - file.size() % _ENTRY.size)
         return file
 
-    def _load(self) -> tuple[AbortedTransaction, ...]:
+    def _load(self) -> list[AbortedTransaction]:
         with self._lock:
             if self._entries is not None:
                 return self._entries
@@ -114,6 +129,6 @@ class TransactionIndex:
             except FileNotFoundError:
                 data = b""
             whole = len(data) - len(data) % _ENTRY.size
-            entries = tuple(AbortedTransaction(*fields) for _, *fields in _ENTRY.iter_unpack(data[:whole]))
+            entries = [AbortedTransaction(*fields) for _, *fields in _ENTRY.iter_unpack(data[:whole])]
             self._entries = entries
             return entries

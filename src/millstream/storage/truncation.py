@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 def truncate(log: Log, offset: int) -> None:
     """Drop every batch that reaches `offset` or beyond; the log then ends there, or before it."""
     if offset >= log.end_offset:
+        log.epochs.truncate_end(log.end_offset)  # an epoch may have begun there, without a record
         return
     segments = log.segments
     if offset <= segments.first.base_offset:

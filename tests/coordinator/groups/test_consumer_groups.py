@@ -11,6 +11,7 @@ from millstream.protocol.messages import ConsumerGroupHeartbeatRequest
 from tests.coordinator.groups.consumer_host import (
     REBALANCE_MS,
     SESSION_MS,
+    ClassicConsumer,
     Consumer,
     ConsumerHost,
     Owned,
@@ -390,3 +391,23 @@ def test_nothing_changes_when_the_log_refuses() -> None:
     # a did not get away, and is missed in the end
     host.wait(SESSION_MS)
     assert host.group().is_empty
+
+
+def test_a_static_member_comes_back_to_a_full_group() -> None:
+    host = ConsumerHost({"group.consumer.max.size": "2"}, t=4)
+    a, b = (Consumer(host, name, "t", instance=name) for name in "ab")
+    settle(a, b)
+    b.leave(for_a_while=True)
+    assert Consumer(host, "c", "t", instance="c").step() == 81
+    assert Consumer(host, "b2", "t", instance="b").step() == 0
+    assert sorted(host.group().members) == ["a", "b2"]
+    classic = ClassicConsumer(host, "d", "t", instance="b")
+    classic.join()
+    assert len(host.group().members) == 2
+    assert not {"b", "b2"} & set(host.group().members)
+
+
+def test_a_member_id_that_cannot_be_written_down_is_refused() -> None:
+    host = ConsumerHost(t=4)
+    assert Consumer(host, "x" * 32_768, "t").beat() == 42
+    assert Consumer(host, "x" * 32_767, "t").beat() == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from millstream.errors import (
@@ -214,3 +216,21 @@ def test_an_answer_that_got_lost_is_given_again() -> None:
     assert join.is_done
     again = host.join("g", member_id).result()
     assert again == join.result()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"instance": "x" * 32_740},
+        {"instance": "é" * 20_000},
+        {"client_id": "c" * 32_740},
+        {"protocols": {"p" * 32_768: b""}},
+        {"protocol_type": "t" * 32_768},
+    ],
+)
+def test_who_cannot_be_written_down_does_not_come_in(options: dict[str, Any]) -> None:
+    """Else the whole group could not be written down, and no member would get an assignment."""
+    host = Host()
+    assert error_of(host.join("g", **options)) == 42
+    assert not host.shard.groups
+    host.settle("g", [host.join("g", instance="x" * (32_767 - 37))])

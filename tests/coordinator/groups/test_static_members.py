@@ -138,3 +138,12 @@ def test_a_leave_of_a_former_self_does_not_harm_the_new_one() -> None:
     assert host.heartbeat("g", back.member_id, 1, "a") == 0
     host.wait(9_000)
     assert host.heartbeat("g", back.member_id, 1, "a") == 0
+
+
+def test_a_static_member_comes_back_to_a_full_group() -> None:
+    host = Host({"group.max.size": "2"})
+    joins = [host.join("g", instance=name) for name in "ab"]
+    host.settle("g", joins)
+    back = host.join("g", instance="b")
+    assert error_of(back) == 0
+    assert error_of(host.join("g", instance="c")) == 81

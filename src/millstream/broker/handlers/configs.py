@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from millstream.broker.router import Context, handles
 from millstream.config.alter import AlterOp, altered
@@ -76,9 +76,25 @@ def _broker_name(ctx: Context, name: str) -> str:
     """The registry's name of a broker resource; an empty one means all brokers."""
     if name == "":
         return DEFAULT_BROKER
-    if name != str(ctx.broker.config.node_id):
+    if name != str(ctx.broker.config.node_id) and not ctx.is_internal:
         raise InvalidRequest(f"this is broker {ctx.broker.config.node_id}; ask broker {name} itself")
     return name
+
+
+def _check_brokers(
+    ctx: Context,
+    resources: Sequence[IncrementalAlterConfigsRequest.AlterConfigsResource]
+    | Sequence[AlterConfigsRequest.AlterConfigsResource],
+) -> None:
+    """Raise if a request is passed on that is about another broker than this one."""
+    for resource in resources:
+        if resource.resource_type == BROKER:
+            _broker_name(ctx, resource.resource_name)
+
+
+def _timeout_ms(ctx: Context) -> int:
+    timeout_ms: int = ctx.broker.config["controller.socket.timeout.ms"]
+    return timeout_ms
 
 
 def _described(config: Described, with_synonyms: bool, with_documentation: bool) -> ConfigEntry:
@@ -105,7 +121,13 @@ def _described(config: Described, with_synonyms: bool, with_documentation: bool)
 async def incremental_alter_configs(
     ctx: Context, req: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
-    """v1 flexible. Set, delete, append and subtract, all of a resource or none (KIP-339)."""
+    """v1 flexible. Set, delete, append and subtract, all of a resource or none (KIP-339).
+
+    Clients send this to any broker, so one that is not the controller passes it on.
+    """
+    if not ctx.broker.controller.is_active and not ctx.is_internal:
+        _check_brokers(ctx, req.resources)
+        return await ctx.broker.controller_link.ask(req, IncrementalAlterConfigsResponse, _timeout_ms(ctx))
     response = IncrementalAlterConfigsResponse(responses=[])
     for resource in req.resources:
         result = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
@@ -147,6 +169,9 @@ async def _alter(
 @handles(AlterConfigsRequest)
 async def alter_configs(ctx: Context, req: AlterConfigsRequest) -> AlterConfigsResponse:
     """v2 flexible. Replaces all that a resource sets; clients have moved to the incremental form."""
+    if not ctx.broker.controller.is_active and not ctx.is_internal:
+        _check_brokers(ctx, req.resources)
+        return await ctx.broker.controller_link.ask(req, AlterConfigsResponse, _timeout_ms(ctx))
     response = AlterConfigsResponse(responses=[])
     for resource in req.resources:
         result = AlterConfigsResponse.AlterConfigsResourceResponse(

@@ -29,7 +29,10 @@ def fetch(ctx: Context, req: FetchRequest) -> FetchResponse | Awaitable[FetchRes
     """
     replica_id = req.replica_id if req.replica_state is None else req.replica_state.replica_id
     if replica_id != CONSUMER:
-        raise ClusterAuthorizationFailed("replicas fetch on the brokers' own listener")
+        sessions = ctx.broker.replicas.sessions
+        if not ctx.is_internal or sessions is None or req.replica_state is None:
+            raise ClusterAuthorizationFailed("replicas fetch on the brokers' own listener")
+        return sessions.fetch(req)
     session, is_incremental, positions = ctx.broker.fetch_sessions.begin(req, ctx.version)
     return _Fetch(ctx, req, session, is_incremental, list(positions.values())).begin()
 

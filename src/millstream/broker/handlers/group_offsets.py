@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeVar
+from collections.abc import Iterable
 from uuid import UUID
 
 from millstream.broker.handlers.groups import group_index
 from millstream.broker.router import Context, handles
 from millstream.coordinator.groups.commits import Caller, Commit, Errors
 from millstream.coordinator.groups.shard import GroupShard
+from millstream.coordinator.promise import Promise
 from millstream.coordinator.shard import Producer, Result
 from millstream.errors import (
     InvalidCommitOffsetSize,
@@ -37,7 +37,8 @@ MANY_GROUPS_SINCE = 8
 GROUP_ERROR_SINCE = 2
 UNKNOWN_OFFSET = -1
 
-T = TypeVar("T")
+_CommittedTopic = OffsetCommitResponse.OffsetCommitResponseTopic
+_CommittedPartition = OffsetCommitResponse.OffsetCommitResponsePartition
 
 
 # Committing
@@ -46,7 +47,7 @@ T = TypeVar("T")
 @handles(OffsetCommitRequest)
 def offset_commit(
     ctx: Context, req: OffsetCommitRequest
-) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
+) -> OffsetCommitResponse | Promise[OffsetCommitResponse]:
     """v2 retention time (until v4); v6 leader epochs (KIP-320); v7 static members (KIP-345); v8 flexible;
     v9 member epochs (KIP-848); v10 topic ids.
     """
@@ -74,37 +75,42 @@ def offset_commit(
         failed |= errors
         return OffsetCommitResponse(
             topics=[
-                OffsetCommitResponse.OffsetCommitResponseTopic(
+                _CommittedTopic(
                     name=topic.name,
                     topic_id=topic.topic_id,
                     partitions=[
-                        OffsetCommitResponse.OffsetCommitResponsePartition(
+                        _CommittedPartition(
                             partition_index=each.partition_index,
-                            error_code=failed.get(TopicPartition(name, each.partition_index), 0)
-                            if failed
-                            else 0,
+                            error_code=failed.get(TopicPartition(name, each.partition_index), 0),
                         )
                         for each in topic.partitions
+                    ]
+                    if failed
+                    else [
+                        _CommittedPartition(partition_index=each.partition_index) for each in topic.partitions
                     ],
                 )
                 for name, topic in zip(names, req.topics, strict=True)
             ]
         )
 
-    caller = Caller(req.generation_id_or_member_epoch, req.member_id, req.group_instance_id)
-
-    def work(shard: GroupShard) -> Result[Errors]:
-        return shard.commits.commit(
+    def work(shard: GroupShard) -> Result[OffsetCommitResponse]:
+        caller = Caller(req.generation_id_or_member_epoch, req.member_id, req.group_instance_id)
+        result = shard.commits.commit(
             req.group_id, caller, commits, retention_ms=req.retention_time_ms, version=ctx.version
         )
+        assert isinstance(result.response, dict)
+        return Result(respond(result.response), result.entries)
+
+    def refuse(error: KafkaError) -> OffsetCommitResponse:
+        return respond(_all_failed(commits, error))
 
     if not commits:
         return respond({})
     try:
-        outcome = ctx.broker.groups.write_now(group_index(ctx, req.group_id), work)
+        return ctx.broker.groups.write_with_others(group_index(ctx, req.group_id), work, refuse)
     except KafkaError as error:
-        return respond(_all_failed(commits, error))
-    return respond(outcome) if isinstance(outcome, dict) else _later(outcome, commits, respond)
+        return refuse(error)
 
 
 @handles(TxnOffsetCommitRequest)
@@ -181,13 +187,6 @@ def _topic(ctx: Context, name: str, topic_id: UUID, ids_since: int) -> tuple[str
 def _all_failed(commits: Iterable[Commit], error: KafkaError) -> Errors:
     code = InvalidCommitOffsetSize.code if isinstance(error, RecordListTooLarge) else error.code
     return dict.fromkeys((commit.partition for commit in commits), code)
-
-
-async def _later(outcome: Awaitable[Errors], commits: list[Commit], respond: Callable[[Errors], T]) -> T:
-    try:
-        return respond(await outcome)
-    except KafkaError as error:
-        return respond(_all_failed(commits, error))
 
 
 # Fetching

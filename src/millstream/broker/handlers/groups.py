@@ -7,6 +7,7 @@ from functools import partial
 
 from millstream.broker.coordinators import GROUPS_TOPIC
 from millstream.broker.router import Context, handles
+from millstream.coordinator.entry_format import MAX_TEXT_BYTES, fits
 from millstream.coordinator.groups.classic_group import ClassicGroup, State
 from millstream.coordinator.groups.consumer_group import ConsumerGroup
 from millstream.coordinator.groups.member import Client
@@ -40,8 +41,6 @@ from millstream.protocol.messages import (
 
 DEAD = "Dead"
 UNKNOWN_GROUP_ERROR_SINCE = 6
-MAX_ID_BYTES = 32767
-SURELY_FITS = MAX_ID_BYTES // 4
 
 ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 """What can be done with a group, as bits: read, delete, describe, describe and alter configs."""
@@ -49,8 +48,8 @@ ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 
 def group_index(ctx: Context, group_id: str) -> int:
     """The partition that looks after a group. An id has to fit into the entries of the log."""
-    if len(group_id) > SURELY_FITS and len(group_id.encode()) > MAX_ID_BYTES:
-        raise InvalidGroupId(f"a group's id has at most {MAX_ID_BYTES} bytes")
+    if not fits(group_id):
+        raise InvalidGroupId(f"a group's id has at most {MAX_TEXT_BYTES} bytes")
     return ctx.broker.coordinators.partition_of(GROUPS_TOPIC, group_id)
 
 

@@ -12,8 +12,6 @@ from millstream.errors import (
     KafkaError,
     LeaderNotAvailable,
     ListenerNotFound,
-    NotController,
-    TopicAlreadyExists,
     UnknownTopicOrPartition,
     UnsupportedEndpointType,
 )
@@ -87,11 +85,11 @@ async def _found_or_created(ctx: Context, name: str, may_create: bool) -> Topic:
     if not (may_create and broker.config["auto.create.topics.enable"]):
         raise UnknownTopicOrPartition(f"there is no topic {name!r}")
     try:
-        return await broker.controller.create_topic(NewTopic(name))
-    except TopicAlreadyExists:
-        return broker.metadata.topic(name)
-    except NotController as error:
-        raise LeaderNotAvailable from error
+        return await broker.controller_link.create_topic(NewTopic(name))
+    except KafkaError as error:
+        if error.retriable:  # no controller, or no word from it: the client asks again
+            raise LeaderNotAvailable(error.message) from error
+        raise
 
 
 def _topic(ctx: Context, topic: Topic) -> MetadataResponse.MetadataResponseTopic:
@@ -103,13 +101,13 @@ def _topic(ctx: Context, topic: Topic) -> MetadataResponse.MetadataResponseTopic
         is_internal=topic.is_internal,
         partitions=[
             MetadataResponse.MetadataResponsePartition(
-                error_code=_partition_error(partition, index in failed),
+                error_code=_partition_error(ctx, partition, index in failed),
                 partition_index=index,
-                leader_id=NO_LEADER if index in failed else partition.leader,
+                leader_id=_leader(ctx, partition, index in failed),
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=partition.replicas,
                 isr_nodes=partition.isr,
-                offline_replicas=[ctx.broker.config.node_id] if index in failed else [],
+                offline_replicas=_offline(ctx, partition, index in failed),
             )
             for index, partition in enumerate(topic.partitions)
         ],
@@ -117,13 +115,34 @@ def _topic(ctx: Context, topic: Topic) -> MetadataResponse.MetadataResponseTopic
 
 
 def _failed(ctx: Context, topic: Topic) -> set[int]:
-    """The partitions that this broker leads and cannot serve, because their log dir failed."""
+    """The partitions that this broker holds and cannot serve, because their log dir failed."""
     held = ctx.broker.replicas.topic(topic.name)
     return {index for index, partition in held.items() if partition.failure is not None}
 
 
-def _partition_error(partition: PartitionState, has_failed: bool) -> int:
-    return LeaderNotAvailable.code if has_failed or partition.leader < 0 else 0
+def _leader(ctx: Context, partition: PartitionState, has_failed: bool) -> int:
+    """The leader, if it can be reached by the client's listener, and serves what it leads."""
+    broker = ctx.broker
+    leader = partition.leader
+    if leader == broker.config.node_id:
+        return NO_LEADER if has_failed else leader
+    node = broker.metadata.brokers.get(leader)
+    return NO_LEADER if node is None or node.endpoint(ctx.listener) is None else leader
+
+
+def _partition_error(ctx: Context, partition: PartitionState, has_failed: bool) -> int:
+    if _leader(ctx, partition, has_failed) != NO_LEADER:
+        return 0
+    is_known = partition.leader in ctx.broker.metadata.brokers and not has_failed
+    return ListenerNotFound.code if is_known else LeaderNotAvailable.code
+
+
+def _offline(ctx: Context, partition: PartitionState, has_failed: bool) -> list[int]:
+    """The replicas that nobody can read: their broker is gone, or their log dir failed."""
+    live, own = ctx.broker.metadata.brokers, ctx.broker.config.node_id
+    if not has_failed and all(each in live for each in partition.replicas):
+        return []
+    return [each for each in partition.replicas if each not in live or (each == own and has_failed)]
 
 
 def _brokers(ctx: Context) -> Iterable[tuple[int, str, int, str | None]]:
@@ -212,15 +231,15 @@ def _described(
         is_internal=topic.is_internal,
         partitions=[
             DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition(
-                error_code=_partition_error(partition, index in failed),
+                error_code=_partition_error(ctx, partition, index in failed),
                 partition_index=index,
-                leader_id=NO_LEADER if index in failed else partition.leader,
+                leader_id=_leader(ctx, partition, index in failed),
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=partition.replicas,
                 isr_nodes=partition.isr,
-                eligible_leader_replicas=[],  # the Java client takes no null here
-                last_known_elr=[],
-                offline_replicas=[ctx.broker.config.node_id] if index in failed else [],
+                eligible_leader_replicas=partition.eligible,  # the Java client takes no null here
+                last_known_elr=[partition.last_leader] if partition.last_leader >= 0 else [],
+                offline_replicas=_offline(ctx, partition, index in failed),
             )
             for index, partition in shown
         ],

@@ -13,6 +13,7 @@ from millstream.errors import (
     KafkaStorageError,
     OffsetOutOfRange,
     PolicyViolation,
+    RequestTimedOut,
     UnsupportedVersion,
 )
 from millstream.protocol.messages import (
@@ -118,10 +119,15 @@ def offset_for_leader_epoch(ctx: Context, req: OffsetForLeaderEpochRequest) -> O
 
 @handles(DeleteRecordsRequest)
 async def delete_records(ctx: Context, req: DeleteRecordsRequest) -> DeleteRecordsResponse:
-    """v2 flexible. Everything below the offset is gone at once; its files go as segments empty."""
+    """v2 flexible. Everything below the offset is gone at once; its files go as segments empty.
+
+    The answer waits for the followers' logs to begin there too.
+    """
     loop = asyncio.get_running_loop()
+    deadline = loop.time() + max(req.timeout_ms, 0) / 1000
     response = DeleteRecordsResponse(topics=[])
     deleted: list[tuple[DeleteRecordsResponse.DeleteRecordsPartitionResult, str]] = []
+    waiting: list[tuple[DeleteRecordsResponse.DeleteRecordsPartitionResult, asyncio.Future[None]]] = []
     for topic in req.topics:
         answer = DeleteRecordsResponse.DeleteRecordsTopicResult(name=topic.name, partitions=[])
         response.topics.append(answer)
@@ -137,9 +143,11 @@ async def delete_records(ctx: Context, req: DeleteRecordsRequest) -> DeleteRecor
                 offset = partition.high_watermark if wanted.offset == HIGH_WATERMARK else wanted.offset
                 if offset < 0 or offset > partition.high_watermark:
                     raise OffsetOutOfRange
-                partition.log.delete_records(offset)
+                followed = partition.delete_records(offset)
                 result.low_watermark = partition.log.start_offset
                 deleted.append((result, partition.log.dir_path))
+                if followed is not None:
+                    waiting.append((result, followed))
             except KafkaError as error:
                 result.error_code = error.code
     # An answer means that the records stay deleted, also after a power loss.
@@ -147,4 +155,12 @@ async def delete_records(ctx: Context, req: DeleteRecordsRequest) -> DeleteRecor
     for result, dir_path in deleted:
         if dir_path in unwritten:
             result.low_watermark, result.error_code = UNKNOWN, KafkaStorageError.code
+    for result, followed in waiting:
+        try:
+            async with asyncio.timeout_at(deadline):
+                await followed
+        except TimeoutError:
+            result.low_watermark, result.error_code = UNKNOWN, RequestTimedOut.code
+        except KafkaError as error:
+            result.low_watermark, result.error_code = UNKNOWN, error.code
     return response

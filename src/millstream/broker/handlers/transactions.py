@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from millstream.broker.coordinators import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from millstream.broker.router import Context, handles
 from millstream.broker.transaction_markers import Marker, write_marker
+from millstream.coordinator.entry_format import MAX_TEXT_BYTES, fits
 from millstream.coordinator.shard import Producer, Result
 from millstream.coordinator.transactions.shard import ProducerIdNeeded, TransactionShard
 from millstream.coordinator.transactions.transaction import BUMPING, OLD
@@ -18,6 +20,7 @@ from millstream.errors import (
     KafkaError,
     OperationNotAttempted,
     ProducerFenced,
+    RequestTimedOut,
     UnknownTopicOrPartition,
 )
 from millstream.model import TopicPartition
@@ -44,12 +47,16 @@ BROKERS_SINCE = 4
 FENCED_SINCE = 2
 """Before this version clients know no PRODUCER_FENCED."""
 END_BUMPS_SINCE = 5
+MARKERS_SECONDS = 10.0
+"""How long a broker that asks for markers waits until they are committed; then it asks again."""
 
 
 def transaction_index(ctx: Context, transactional_id: str) -> int:
     """The partition that looks after a transactional id."""
     if not transactional_id:
         raise InvalidRequest("a transactional id must not be empty")
+    if not fits(transactional_id):
+        raise InvalidRequest(f"a transactional id has at most {MAX_TEXT_BYTES} bytes")
     return ctx.broker.coordinators.partition_of(TRANSACTIONS_TOPIC, transactional_id)
 
 
@@ -248,6 +255,7 @@ async def write_txn_markers(ctx: Context, req: WriteTxnMarkersRequest) -> WriteT
     abort what nobody else will.
     """
     response = WriteTxnMarkersResponse(markers=[])
+    deadline = asyncio.get_running_loop().time() + MARKERS_SECONDS
     for each in req.markers:
         producer = Producer(each.producer_id, each.producer_epoch)
         version = each.transaction_version if ctx.version >= 2 else OLD
@@ -267,9 +275,12 @@ async def write_txn_markers(ctx: Context, req: WriteTxnMarkersRequest) -> WriteT
                     continue
                 if committed is not None:
                     waiting.append((answer, committed))
-        for answer, future in waiting:
+        for answer, committed in waiting:
             try:
-                await future
+                async with asyncio.timeout_at(deadline):
+                    await committed
+            except TimeoutError:
+                answer.error_code = RequestTimedOut.code
             except KafkaError as error:
                 answer.error_code = error.code
         response.markers.append(

@@ -83,7 +83,8 @@ class ClassicMembers:
     ) -> Result[JoinGroupResponse]:
         """A member joins, for the first time or again: at once, in the epoch that it can be in."""
         limit = self._settings.consumer_max_size
-        if len(group.members) >= limit and request.member_id not in group.members:
+        is_known = request.member_id in group.members or request.group_instance_id in group.instances
+        if len(group.members) >= limit and not is_known:
             raise GroupMaxSizeReached(f"the group has {limit} members, which is as many as it may have")
         self._check_protocols(group, request)
         member_id = request.member_id

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from millstream.clock import Clock
+from millstream.coordinator.entry_format import fits
 from millstream.coordinator.groups.classic_group import ClassicGroup, State
 from millstream.coordinator.groups.consumer_commits import (
     check_fetch,
@@ -16,7 +17,6 @@ from millstream.coordinator.groups.consumer_group import ConsumerGroup
 from millstream.coordinator.groups.offset_format import (
     NO_EXPIRY,
     Committed,
-    fits,
     offset_entry,
     offset_tombstone,
 )
@@ -140,13 +140,12 @@ class Commits:
     ) -> Result[Errors]:
         now_ms = self._clock.now_ms()
         expire_ms = NO_EXPIRY if retention_ms == NO_RETENTION else now_ms + retention_ms
-        limit = self._settings.max_metadata_bytes
         errors: Errors = refused or {}
         entries = []
         for partition, offset, leader_epoch, metadata in commits:
             if errors and partition in errors:
                 continue
-            if len(metadata) > limit or not fits(metadata):
+            if metadata and (len(metadata) > self._settings.max_metadata_bytes or not fits(metadata)):
                 errors[partition] = OffsetMetadataTooLarge.code
             else:
                 entries.append(

@@ -8,7 +8,7 @@ from random import Random
 from typing import NamedTuple
 from uuid import UUID
 
-from millstream.coordinator.entry_format import number_of
+from millstream.coordinator.entry_format import MAX_TEXT_BYTES, fits, number_of
 from millstream.coordinator.groups.assignor import ASSIGNORS
 from millstream.coordinator.groups.classic_group import ClassicGroup
 from millstream.coordinator.groups.consumer_entries import Matched, assignment_entry
@@ -93,7 +93,8 @@ class Heartbeats:
         group, entries = self._group(group_id, is_joining)
         member_id = request.member_id or str(UUID(int=self._random.getrandbits(128), version=4))
         limit = self._settings.consumer_max_size
-        if len(group.members) >= limit and member_id not in group.members:
+        is_known = member_id in group.members or request.instance_id in group.instances
+        if len(group.members) >= limit and not is_known:
             raise GroupMaxSizeReached(f"the group has {limit} members, which is as many as it may have")
         owned = _owned(request.topic_partitions)
         if request.instance_id is None:
@@ -167,6 +168,8 @@ class Heartbeats:
             raise InvalidRequest("the group id must not be empty")
         if not request.member_id and (version >= OWN_MEMBER_ID_SINCE or epoch != JOINING):
             raise InvalidRequest("the member id must not be empty")
+        if not fits(request.member_id):
+            raise InvalidRequest(f"a member id has at most {MAX_TEXT_BYTES} bytes")
         if request.instance_id == "" or request.rack_id == "":
             raise InvalidRequest("an instance id and a rack id must not be empty")
         if epoch < LEAVING_FOR_A_WHILE:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from uuid import UUID
 
-from millstream.coordinator.entry_format import entry
+from millstream.coordinator.entry_format import MAX_TEXT_BYTES, entry, fits
 from millstream.coordinator.group_entries import GroupMetadataKey
 from millstream.coordinator.groups.classic_group import ClassicGroup, State
 from millstream.coordinator.groups.member import Client, Member, Protocols
@@ -25,6 +25,8 @@ from millstream.protocol.messages import JoinGroupRequest, JoinGroupResponse
 
 Joined = Result[JoinGroupResponse]
 
+_SOME_UUID = UUID(int=0)
+
 KNOWN_MEMBERS_SINCE = 4
 """From this version on a member must join under an id that it was given before (KIP-394)."""
 
@@ -43,8 +45,9 @@ class Joins:
         self._random = random
         self._settings = settings
 
-    def check(self, request: JoinGroupRequest) -> None:
-        """Refuse a request that no group would take."""
+    def check(self, request: JoinGroupRequest, client: Client) -> None:
+        """Refuse a request that no group would take: what cannot be written down would break the group for
+        all its members."""
         settings = self._settings
         if not request.group_id:
             raise InvalidGroupId("a group's id must not be empty")
@@ -54,16 +57,22 @@ class Joins:
                 f"the session time-out must be between {least_ms} and {most_ms} ms, "
                 f"not {request.session_timeout_ms}"
             )
+        names = [protocol.name for protocol in request.protocols]
+        own = client.client_id if request.group_instance_id is None else request.group_instance_id
+        for text in (f"{own}-{_SOME_UUID}", request.member_id, request.protocol_type, *names):
+            if not fits(text):
+                raise InvalidRequest(f"an id or a name in a group has at most {MAX_TEXT_BYTES} bytes")
 
     def join(self, request: JoinGroupRequest, client: Client) -> Joined:
         """A member joins, for the first time or again; the answer comes with the next generation."""
-        self.check(request)
         group = self._groups.get(request.group_id)
         if group is None:
             if request.member_id:
                 raise UnknownMemberId
             group = ClassicGroup(request.group_id)
-        if not self._has_room(group, request.member_id):
+        # A static member that comes back takes the place that it has.
+        known_id = request.member_id or group.instances.get(request.group_instance_id or "", "")
+        if not self._has_room(group, known_id):
             return self._send_away(group, request.member_id)
         if not group.supports(request.protocol_type, (protocol.name for protocol in request.protocols)):
             raise InconsistentGroupProtocol

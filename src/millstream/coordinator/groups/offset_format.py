@@ -7,6 +7,7 @@ v4 has compact lengths and tagged fields and is left to the codec (`group_entrie
 
 from __future__ import annotations
 
+from functools import lru_cache
 from struct import Struct
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ _long = Struct(">q").unpack_from
 _int = Struct(">i").unpack_from
 _value_3 = Struct(">hqih").unpack_from
 _pack_value_3 = Struct(">hqih").pack
+_pack_bare_value_3 = Struct(">hqihq").pack
 _pack_value_1 = Struct(">hqh").pack
 _pack_key_head = Struct(">hh").pack
 _pack_short = Struct(">h").pack
@@ -31,7 +33,11 @@ _pack_long = Struct(">q").pack
 _pack_longs = Struct(">qq").pack
 
 NO_EXPIRY = -1
-MAX_TEXT_BYTES = 32767
+
+KEPT = 8192
+"""How many of the last keys are kept: who commits does so again and again."""
+MAX_KEPT = 512
+"""The longest group id, and the longest key, that is kept."""
 
 KNOWN_VERSIONS = OffsetCommitValue.versions[1]
 LEAST_VALUE_BYTES = 2 + 8
@@ -56,6 +62,11 @@ def split_key(key: bytes) -> tuple[bytes, bytes]:
     except IndexError:
         pass
     raise ProtocolError("an offset's key of another length than it says")
+
+
+def split_kept(key: bytes) -> tuple[bytes, bytes]:
+    """As `split_key`, for keys that come again and again."""
+    return _kept_parts(key) if len(key) <= MAX_KEPT else split_key(key)
 
 
 def check_value(value: bytes) -> None:
@@ -91,11 +102,6 @@ def read_offset(value: bytes) -> Committed:
     )
 
 
-def fits(text: str) -> bool:
-    """Whether a text can stand in an entry."""
-    return len(text) <= MAX_TEXT_BYTES // 4 or len(text.encode()) <= MAX_TEXT_BYTES
-
-
 def offset_entry(
     group_id: str,
     partition: TopicPartition,
@@ -106,12 +112,16 @@ def offset_entry(
     expire_ms: int = NO_EXPIRY,
 ) -> Entry:
     """A commit. One with an expiry of its own is written in version 1, as Kafka does."""
-    text = metadata.encode()
-    if expire_ms == NO_EXPIRY:
-        value = _pack_value_3(3, offset, leader_epoch, len(text)) + text + _pack_long(now_ms)
+    if not metadata and expire_ms == NO_EXPIRY:
+        value = _pack_bare_value_3(3, offset, leader_epoch, 0, now_ms)
     else:
-        value = _pack_value_1(1, offset, len(text)) + text + _pack_longs(now_ms, expire_ms)
-    return Entry(_key(group_id, partition), value)
+        text = metadata.encode()
+        if expire_ms == NO_EXPIRY:
+            value = _pack_value_3(3, offset, leader_epoch, len(text)) + text + _pack_long(now_ms)
+        else:
+            value = _pack_value_1(1, offset, len(text)) + text + _pack_longs(now_ms, expire_ms)
+    key = _kept_key if len(group_id) <= MAX_KEPT else _key
+    return Entry(key(group_id, partition), value)
 
 
 def offset_tombstone(group_id: str, partition: TopicPartition) -> Entry:
@@ -122,3 +132,7 @@ def offset_tombstone(group_id: str, partition: TopicPartition) -> Entry:
 def _key(group_id: str, partition: TopicPartition) -> bytes:
     group = group_id.encode()
     return _pack_key_head(1, len(group)) + group + place_of(*partition)
+
+
+_kept_key = lru_cache(KEPT)(_key)
+_kept_parts = lru_cache(KEPT)(split_key)

@@ -24,6 +24,7 @@ from millstream.coordinator.groups.membership import Membership
 from millstream.coordinator.groups.offset_format import (
     OFFSET_HEADS,
     check_value,
+    split_kept,
     split_key,
 )
 from millstream.coordinator.groups.offsets import Offsets
@@ -134,7 +135,7 @@ class GroupShard:
     # Members of the classic protocol, whichever group they are in
 
     def join(self, request: JoinGroupRequest, client: Client) -> Joined:
-        self.joins.check(request)
+        self.joins.check(request, client)
         group = self.consumer.groups.get(request.group_id)
         if group is None:
             return self.joins.join(request, client)
@@ -206,7 +207,7 @@ class GroupShard:
     def _replay(self, entry: Entry, producer: Producer | None, offset: int) -> None:
         key, value = entry.key, entry.value
         if key[:2] in OFFSET_HEADS:
-            group, place = split_key(key)
+            group, place = split_kept(key) if self._is_live else split_key(key)
             if value is None:
                 self.offsets.remove(group, place)
             elif producer is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from millstream.protocol.schema import Request, Response, Struct, since, until
+from millstream.protocol.schema import Request, Response, Struct, optional, since, until
 from millstream.protocol.types import i8, i16, i32, i64
 
 EVERYTHING = -1
@@ -30,7 +30,7 @@ class ClusterStateRequest(Request, key=30000, versions=(0, 0), flexible=0):
     controller_epoch: i32 = -1
     sequence: i64 = EVERYTHING
     max_wait_ms: i32 = 500
-    failed: list[FailedTopic]
+    failed: list[FailedTopic] = optional()
 
 
 class ClusterStateResponse(Response, to=ClusterStateRequest):
@@ -81,11 +81,11 @@ class ClusterStateResponse(Response, to=ClusterStateRequest):
     controller_epoch: i32 = -1
     sequence: i64 = EVERYTHING
     is_full: bool = False
-    brokers: list[Broker]
-    topics: list[Topic]
-    deleted: list[DeletedTopic]
-    default_configs: list[Config]
-    broker_configs: list[Config]
+    brokers: list[Broker] = optional()
+    topics: list[Topic] = optional()
+    deleted: list[DeletedTopic] = optional()
+    default_configs: list[Config] = optional()
+    broker_configs: list[Config] = optional()
 
 
 class ControlledShutdownRequest(Request, key=30001, versions=(0, 0), flexible=0):

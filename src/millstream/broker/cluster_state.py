@@ -1,0 +1,252 @@
+"""How a broker follows the controller: it asks for what changed, applies it, and asks again.
+
+The controller is found through the registry. An answer of an older controller than one heard before is
+refused. After a second without an answer, or where something does not fit, the broker asks for everything.
+What it has applied is told with the next question, so that the controller knows who is up to date.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import msgspec
+
+from millstream.cluster.metadata import PartitionState, Topic, TopicChange
+from millstream.controller import tree
+from millstream.controller.answers import brokers_in, deleted_in, topics_in
+from millstream.controller.reading import read_broker
+from millstream.errors import KafkaError, NotController, StaleControllerEpoch, error_for
+from millstream.protocol.messages import ClusterStateRequest, ClusterStateResponse
+from millstream.registry.contract import NoNode, RegistryError
+
+if TYPE_CHECKING:
+    from millstream.broker.server import Broker
+
+log = logging.getLogger(__name__)
+
+MAX_WAIT_MS = 500
+ANSWER_MS = 1500
+SILENCE_S = 1.0
+PAUSE_S = 0.02
+MAX_PAUSE_S = 0.5
+
+
+class _Gap(Exception):
+    """A change does not fit to what is known."""
+
+
+class ClusterState:
+    """Keeps one broker's metadata and replicas as the controller says."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._sequence = -1
+        self._heard_at = float("-inf")
+        self._is_first = True
+        self._task: asyncio.Task[None] | None = None
+        self._moved = asyncio.Event()
+        self._controller_id: int | None = None
+        """The broker that is the controller, as far as the registry was asked."""
+        self._cancel_watch: Callable[[], None] = lambda: None
+        self.applied: asyncio.Future[None] | None = None
+        """Done when the first full state has been applied."""
+
+    async def start(self) -> None:
+        """Follow from now on; returns when the first full state has been applied."""
+        loop = asyncio.get_running_loop()
+        self.applied = loop.create_future()
+        self._cancel_watch = self._broker.registry.watch(tree.CONTROLLER, lambda _: self._move())
+        self._task = loop.create_task(self._run())
+        done, _ = await asyncio.wait([self.applied, self._task], return_when=asyncio.FIRST_COMPLETED)
+        if self._task in done:
+            await self._task
+
+    async def stop(self) -> None:
+        self._cancel_watch()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _move(self) -> None:
+        """Another broker may be the controller."""
+        self._controller_id = None
+        self._moved.set()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        pause_s, is_said = PAUSE_S, False
+        while True:
+            try:
+                response = await self._ask()
+                if loop.time() - self._heard_at > SILENCE_S + MAX_WAIT_MS / 1000 and not response.is_full:
+                    raise _Gap("it was silent for too long")
+                await self._apply(response)
+                self._heard_at = loop.time()
+            except _Gap as error:
+                log.info("asking the controller for everything: %s", error)
+                self._sequence = -1
+            except (KafkaError, RegistryError) as error:
+                if not is_said:
+                    log.info("no word from the controller: %s", error)
+                    is_said = True
+                self._controller_id = None
+                await self._pause(pause_s)
+                pause_s = min(pause_s * 2, MAX_PAUSE_S)
+            else:
+                pause_s, is_said = PAUSE_S, False
+
+    async def _pause(self, pause_s: float) -> None:
+        """Wait a while, or until another broker is the controller."""
+        self._moved.clear()
+        try:
+            async with asyncio.timeout(pause_s):
+                await self._moved.wait()
+        except TimeoutError:
+            pass
+
+    # Asking
+
+    async def _ask(self) -> ClusterStateResponse:
+        broker = self._broker
+        metadata = broker.metadata
+        request = ClusterStateRequest(
+            broker_id=broker.config.node_id,
+            broker_epoch=broker.broker_epoch,
+            controller_epoch=metadata.controller_epoch,
+            sequence=self._sequence,
+            max_wait_ms=MAX_WAIT_MS,
+            failed=self._failed(),
+        )
+        if broker.controller.is_active:
+            response = await broker.controller.poll(request)
+        else:
+            controller_id = self._controller_id
+            if controller_id is None:
+                controller_id = await self._locate()
+            response = await broker.peers.request(
+                controller_id, "controller", request, ClusterStateResponse, ANSWER_MS
+            )
+        if response.error_code:
+            raise error_for(response.error_code)(response.error_message)
+        if response.controller_epoch < metadata.controller_epoch:
+            raise StaleControllerEpoch(f"an answer of epoch {response.controller_epoch} is refused")
+        return response
+
+    async def _locate(self) -> int:
+        """The broker that is the controller, by the registry; its address is known afterwards."""
+        registry, metadata = self._broker.registry, self._broker.metadata
+        try:
+            data = (await registry.get(tree.CONTROLLER)).data
+        except NoNode:
+            raise NotController("there is no controller at the moment") from None
+        controller_id = int(msgspec.json.decode(data)["brokerid"])
+        if controller_id == self._broker.config.node_id:
+            raise NotController("this broker is about to be the controller")
+        node = await read_broker(registry, controller_id)
+        if node is None:
+            raise NotController(f"the controller, broker {controller_id}, is not there")
+        if metadata.brokers.get(controller_id) != node:
+            metadata.brokers[controller_id] = node
+            self._broker.peers.brokers_changed()
+        self._controller_id = controller_id
+        return controller_id
+
+    def _failed(self) -> list[ClusterStateRequest.FailedTopic]:
+        by_topic: dict[UUID, list[int]] = {}
+        for partition in self._broker.replicas:
+            if partition.failure is not None:
+                by_topic.setdefault(partition.topic_id, []).append(partition.name.partition)
+        return [ClusterStateRequest.FailedTopic(topic_id=id_, partitions=at) for id_, at in by_topic.items()]
+
+    # Applying
+
+    async def _apply(self, response: ClusterStateResponse) -> None:
+        broker = self._broker
+        metadata, replicas = broker.metadata, broker.replicas
+        is_new_term = response.controller_epoch != metadata.controller_epoch
+        if is_new_term and not response.is_full:
+            raise _Gap("another controller sent changes only")
+        changes = topics_in(response)
+        merged = [(self._merged(change, response.is_full), change) for change in changes]
+        metadata.controller_id, metadata.controller_epoch = response.controller_id, response.controller_epoch
+        brokers = brokers_in(response)
+        if brokers != metadata.brokers:
+            metadata.brokers = brokers
+            replicas.brokers_changed()
+        self._configure(response)
+        for name, topic_id in deleted_in(response):
+            await self._delete(name, topic_id)
+        for topic, change in merged:
+            await self._take(topic, change)
+        if response.is_full:
+            self._forget_others({topic.topic_id for topic, _ in merged})
+        self._sequence = response.sequence
+        self._is_first = False
+        if self.applied is not None and not self.applied.done():
+            self.applied.set_result(None)
+
+    def _merged(self, change: TopicChange, is_full: bool) -> Topic:
+        """A topic with what changed of it."""
+        known = self._broker.metadata.topics.get(change.name)
+        partitions: list[PartitionState] = []
+        if known is not None and known.topic_id == change.topic_id and not is_full:
+            partitions = list(known.partitions)
+        for index, state in sorted(change.partitions.items()):
+            if index < len(partitions):
+                partitions[index] = state
+            elif index == len(partitions):
+                partitions.append(state)
+            else:
+                raise _Gap(f"{change.name} has a partition {index}, but {len(partitions)} are known")
+        if not partitions:
+            raise _Gap(f"the topic {change.name} is not known")
+        return Topic(change.name, change.topic_id, partitions, change.overrides)
+
+    async def _take(self, topic: Topic, change: TopicChange) -> None:
+        broker = self._broker
+        known = broker.metadata.topics.get(topic.name)
+        try:
+            await broker.replicas.apply(topic, sorted(change.partitions), is_new=not self._is_first)
+        except KafkaError as error:
+            log.error("partitions of %s cannot be held: %s", topic.name, error.message)
+        if known is not None and known.overrides != topic.overrides:
+            broker.replicas.configure(topic)
+        if known != topic:
+            broker.metadata.put([topic])
+
+    async def _delete(self, name: str, topic_id: UUID) -> None:
+        broker = self._broker
+        known = broker.metadata.find_by_id(topic_id)
+        if known is not None:
+            broker.metadata.remove(name)
+        else:  # deleted while this broker was away
+            count = broker.store.count_of(name, topic_id)
+            known = Topic(name, topic_id, [PartitionState([], [], -1, 0)] * count)
+        if known.partitions:
+            await broker.replicas.drop(known)
+
+    def _forget_others(self, topic_ids: set[UUID]) -> None:
+        metadata = self._broker.metadata
+        for topic in [each for each in metadata.topics.values() if each.topic_id not in topic_ids]:
+            metadata.remove(topic.name)
+        self._broker.replicas.keep_only(topic_ids)
+
+    def _configure(self, response: ClusterStateResponse) -> None:
+        broker = self._broker
+        own = {config.name: config.value for config in response.broker_configs}
+        default = {config.name: config.value for config in response.default_configs}
+        one, every, _ = broker.config.layers
+        if one.texts == own and every.texts == default:
+            return
+        try:
+            changed = broker.config.set_dynamic(broker=own, default=default)
+        except KafkaError as error:
+            log.error("what is set for this broker is not valid here: %s", error.message)
+            return
+        if changed:
+            for topic in broker.metadata.topics.values():
+                broker.replicas.configure(topic)

@@ -1,0 +1,116 @@
+"""What a broker asks of the controller, wherever that is: in process if it is this one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, TypeVar
+
+from millstream.cluster.metadata import Topic
+from millstream.controller.topics import NewTopic
+from millstream.errors import KafkaError, NotController, RequestTimedOut, TopicAlreadyExists, error_for
+from millstream.protocol.messages import (
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from millstream.protocol.schema import Request, Response
+
+if TYPE_CHECKING:
+    from millstream.broker.server import Broker
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R", bound=Response)
+
+PURPOSE = "requests"
+STOP_SECONDS = 5.0
+"""How long a broker that stops waits for others to take over what it leads."""
+STOP_PAUSE_S = 0.1
+KNOWN_SECONDS = 2.0
+
+
+class ControllerLink:
+    """Asks the controller on behalf of one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def ask(self, request: Request, answer: type[R], timeout_ms: float) -> R:
+        """Send a request to another broker that is the controller."""
+        broker = self._broker
+        controller_id = broker.metadata.controller_id
+        if controller_id < 0 or controller_id == broker.config.node_id:
+            raise NotController("there is no controller at the moment")
+        return await broker.peers.request(controller_id, PURPOSE, request, answer, timeout_ms)
+
+    async def create_topic(self, wanted: NewTopic) -> Topic:
+        """Have a topic made, and wait until this broker knows it."""
+        broker = self._broker
+        if broker.controller.is_active:
+            try:
+                return await broker.controller.create_topic(wanted)
+            except TopicAlreadyExists:
+                return await self._known(wanted.name)
+        timeout_ms: int = broker.config["controller.socket.timeout.ms"]
+        response = await self.ask(_creation(wanted, timeout_ms), CreateTopicsResponse, timeout_ms)
+        (result,) = response.topics
+        if result.error_code not in (0, TopicAlreadyExists.code):
+            raise error_for(result.error_code)(result.error_message)
+        return await self._known(wanted.name)
+
+    async def _known(self, name: str) -> Topic:
+        """A topic that the controller knows, as soon as this broker does."""
+        try:
+            async with asyncio.timeout(KNOWN_SECONDS):
+                return await self._broker.metadata.when_known(name)
+        except TimeoutError:
+            raise RequestTimedOut(f"no word of the topic {name!r} yet") from None
+
+    async def hand_over(self) -> None:
+        """Before this broker stops: have others lead what it leads, as far as they can."""
+        broker = self._broker
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + STOP_SECONDS
+        others = [id_ for id_ in broker.metadata.brokers if id_ != broker.config.node_id]
+        if not others or not broker.config["controlled.shutdown.enable"]:
+            return
+        while loop.time() < deadline:
+            try:
+                remaining = await self._step_down(deadline - loop.time())
+                if not remaining:
+                    return
+                log.info("%d partitions wait for another leader", remaining)
+            except KafkaError as error:
+                log.info("leadership cannot be handed over: %s", error.message)
+            await asyncio.sleep(STOP_PAUSE_S)
+        log.warning("stopping without another leader for all partitions")
+
+    async def _step_down(self, timeout_s: float) -> int:
+        broker = self._broker
+        request = ControlledShutdownRequest(broker_id=broker.config.node_id, broker_epoch=broker.broker_epoch)
+        if broker.controller.is_active:
+            response = await broker.controller.stop_broker(request)
+        else:
+            response = await self.ask(request, ControlledShutdownResponse, timeout_s * 1000)
+        if response.error_code:
+            raise error_for(response.error_code)(response.error_message)
+        return response.remaining
+
+
+def _creation(wanted: NewTopic, timeout_ms: int) -> CreateTopicsRequest:
+    return CreateTopicsRequest(
+        topics=[
+            CreateTopicsRequest.CreatableTopic(
+                name=wanted.name,
+                num_partitions=wanted.partitions,
+                replication_factor=wanted.replication_factor,
+                configs=[
+                    CreateTopicsRequest.CreatableTopicConfig(name=name, value=value)
+                    for name, value in wanted.configs.items()
+                ],
+            )
+        ],
+        timeout_ms=timeout_ms,
+    )

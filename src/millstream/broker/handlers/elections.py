@@ -1,0 +1,45 @@
+"""ElectLeaders: leadership goes to preferred leaders, or to anybody where there is no leader."""
+
+from __future__ import annotations
+
+from millstream.broker.router import Context, handles
+from millstream.errors import ElectionNotNeeded, InvalidRequest
+from millstream.model import TopicPartition
+from millstream.protocol.messages import ElectLeadersRequest, ElectLeadersResponse
+
+PREFERRED = 0
+UNCLEAN = 1
+
+
+@handles(ElectLeadersRequest)
+async def elect_leaders(ctx: Context, req: ElectLeadersRequest) -> ElectLeadersResponse:
+    """v1 unclean elections (KIP-460); v2 flexible. Null is for all partitions: those that need no
+    election are left out then.
+    """
+    if req.election_type not in (PREFERRED, UNCLEAN):
+        raise InvalidRequest(f"there is no election of type {req.election_type}; 0 and 1 there are")
+    wanted = None
+    if req.topic_partitions is not None:
+        wanted = [
+            TopicPartition(topic.topic, partition)
+            for topic in req.topic_partitions
+            for partition in topic.partitions
+        ]
+    outcomes = await ctx.broker.controller.elect(wanted, is_unclean=req.election_type == UNCLEAN)
+    by_topic: dict[str, list[ElectLeadersResponse.PartitionResult]] = {}
+    for place, error in outcomes.items():
+        if wanted is None and error is not None and error.code == ElectionNotNeeded.code:
+            continue
+        by_topic.setdefault(place.topic, []).append(
+            ElectLeadersResponse.PartitionResult(
+                partition_id=place.partition,
+                error_code=0 if error is None else error.code,
+                error_message=None if error is None else error.message,
+            )
+        )
+    return ElectLeadersResponse(
+        replica_election_results=[
+            ElectLeadersResponse.ReplicaElectionResult(topic=topic, partition_result=results)
+            for topic, results in by_topic.items()
+        ]
+    )

@@ -1,0 +1,174 @@
+"""A process that is a broker: its event loop, its memory, its end, and why it could not begin."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import os
+import signal
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from millstream.errors import MillstreamError
+
+if TYPE_CHECKING:
+    from millstream.broker.server import Broker
+    from millstream.config.broker import BrokerConfig
+
+KEPT_BYTES = 64 * 1024 * 1024
+LARGE_BYTES = 32 * 1024 * 1024
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's numbers
+QUIET_SECONDS = 3.0
+COLLECT_EVERY = 10_000
+"""Objects made between two looks of the garbage collector at the youngest ones."""
+
+
+def run_broker(
+    config: BrokerConfig, ready: Callable[[str], None] | None = None, *, has_pid: bool = False
+) -> int:
+    """Run a broker on an event loop of its own until a signal ends it; gives the exit code.
+
+    `ready` is told where it listens; without it, the terminal is. With `has_pid` the number of the process
+    lies in the broker's folder.
+    """
+    from millstream.cli.cluster_layout import write_pid
+    from millstream.cli.session import loop_factory
+
+    _keep_freed_memory()
+    _open_many_files()
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        if not has_pid:
+            return runner.run(_serve(config, ready))
+        path = write_pid(config)
+        try:
+            return runner.run(_serve(config, ready))
+        finally:
+            os.unlink(path)
+
+
+def _keep_freed_memory() -> None:
+    """Let the C library keep what a fetch's buffers free, up to KEPT_BYTES.
+
+    Otherwise each large buffer is given back to the system, and its pages are cleared again for the
+    next one, which costs more than the reading itself.
+    """
+    import ctypes
+
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return  # not glibc
+    mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
+    mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
+
+
+def _open_many_files() -> None:
+    """Let the process open as many files and connections as the system allows it."""
+    import resource
+
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed != most:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        except (OSError, ValueError):
+            return  # some systems refuse what they say is allowed
+
+
+async def _give_memory_back(broker: Broker) -> None:
+    """Once a broker has grown quiet, what was kept for its large reads goes back to the system."""
+    import ctypes
+
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError):
+        return  # not glibc
+    read_bytes = trimmed_at = 0.0
+    while True:
+        await asyncio.sleep(QUIET_SECONDS)
+        now_bytes = sum(counter.value for _, counter in broker.metrics.bytes_out.members())
+        if now_bytes == read_bytes != trimmed_at:
+            await asyncio.get_running_loop().run_in_executor(None, trim, 0)
+            trimmed_at = now_bytes
+        read_bytes = now_bytes
+
+
+def _quiet_collector() -> None:
+    """What a started broker holds stays: the garbage collector need not look at it ever again."""
+    gc.freeze()
+    gc.set_threshold(COLLECT_EVERY, 20, 50)
+    gc.enable()
+
+
+async def _serve(config: BrokerConfig, ready: Callable[[str], None] | None) -> int:
+    from millstream.broker.server import Broker
+    from millstream.storage.log_dir import LogDirInUse
+
+    gc.disable()  # until it has started
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    signals = (signal.SIGINT, signal.SIGTERM)
+    for number in signals:
+        loop.add_signal_handler(number, stop.set)
+    try:
+        for folder in config.log_dirs:
+            os.makedirs(folder, exist_ok=True)
+        broker = Broker(config)
+        await broker.start()
+        _quiet_collector()
+    except OSError as error:
+        raise MillstreamError(_start_failure(error, config)) from error
+    except LogDirInUse as error:
+        raise MillstreamError(f"{error}, with --data DIR") from error
+    try:
+        if ready is not None:
+            ready(_where(broker))
+        else:
+            folders = ", ".join(config.log_dirs)
+            click.echo(f"Millstream is ready on {_where(broker)}, with its data in {folders}")
+        trimming = loop.create_task(_give_memory_back(broker))
+        await stop.wait()
+        trimming.cancel()
+    finally:
+        # From here on a second signal does what it does to any program.
+        for number in signals:
+            loop.remove_signal_handler(number)
+        await broker.stop()
+    return 0
+
+
+def _where(broker: Broker) -> str:
+    """The addresses that it listens on, and those that clients are told, where they differ."""
+    listening = []
+    for listener in broker.config.listeners:
+        at = replace(listener, port=broker.listeners[listener.name].port)
+        listening.append(str(at).partition("://")[2])
+    told = [f"{endpoint.host}:{endpoint.port}" for endpoint in broker.endpoints]
+    text = ", ".join(listening)
+    return text if told == listening else f"{text} (clients are told {', '.join(told)})"
+
+
+def _start_failure(error: OSError, config: BrokerConfig) -> str:
+    addresses = ", ".join(str(listener).partition("://")[2] for listener in config.listeners)
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"{addresses} is in use by another program, perhaps another broker. "
+            "Stop that one, or choose another port with --listen HOST:PORT"
+        )
+    if isinstance(error, socket.gaierror):
+        return f"{addresses} has a name that nobody knows. Choose another with --listen HOST:PORT"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{addresses} is not an address of this machine. Choose another with --listen HOST:PORT"
+    if error.errno == errno.EACCES and error.filename is None:
+        return f"this user may not listen on {addresses}. Choose a port above 1023 with --listen HOST:PORT"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+        return f"cannot write to {error.filename}: {error.strerror}. Choose another folder with --data DIR"
+    if error.errno == errno.ENOSPC:
+        folder = error.filename or ", ".join(config.log_dirs)
+        return f"the disk of {folder} is full. Make room, or choose another with --data DIR"
+    where = f": {error.filename}" if error.filename else ""
+    return f"the broker cannot start: {error.strerror or error}{where}"

@@ -1,0 +1,77 @@
+"""`millstream cluster info`: who is in the cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from millstream.cli.options import client_options
+from millstream.cli.output import Cell, human_bytes, print_json, print_table
+from millstream.cli.session import with_cluster
+from millstream.client.cluster import Cluster
+from millstream.client.deadline import Deadline
+from millstream.client.replicas import log_sizes
+from millstream.errors import KafkaError
+
+
+@click.command()
+@client_options
+def info(bootstrap: str, timeout_ms: int, as_json: bool) -> None:
+    """Show the cluster's brokers: their addresses, the controller, partitions led and held, bytes.
+
+    \b
+    Examples:
+      millstream cluster info
+      millstream cluster info --json
+    """
+    found = with_cluster(bootstrap, timeout_ms, _describe)
+    if as_json:
+        print_json(found)
+        return
+    click.echo(f"cluster {found['id']}, controller {_or_none(found['controller'])}")
+    rows: list[list[Cell]] = [
+        [
+            broker["id"],
+            broker["address"],
+            broker["rack"],
+            broker["leads"],
+            broker["holds"],
+            None if broker["bytes"] is None else human_bytes(broker["bytes"]),
+        ]
+        for broker in found["brokers"]
+    ]
+    print_table(["broker", "address", "rack", "leads", "holds", "size"], rows)
+
+
+async def _describe(cluster: Cluster, deadline: Deadline) -> dict[str, Any]:
+    metadata = await cluster.refresh(None, deadline)
+    partitions = [part for topic in metadata.topics.values() for part in topic.partitions.values()]
+    brokers = []
+    for node in sorted(metadata.nodes.values(), key=lambda node: node.id):
+        try:
+            size: int | None = sum((await log_sizes(cluster, node.id, deadline)).values())
+        except KafkaError:
+            size = None  # it is listed, and has just gone
+        brokers.append(
+            {
+                "id": node.id,
+                "address": node.address,
+                "rack": node.rack,
+                "controller": node.id == metadata.controller_id,
+                "leads": sum(part.leader == node.id for part in partitions),
+                "holds": sum(node.id in part.replicas for part in partitions),
+                "bytes": size,
+            }
+        )
+    return {
+        "id": metadata.cluster_id,
+        "controller": metadata.controller_id if metadata.controller_id in metadata.nodes else None,
+        "topics": sum(not topic.is_internal for topic in metadata.topics.values()),
+        "partitions": len(partitions),
+        "brokers": brokers,
+    }
+
+
+def _or_none(number: int | None) -> str:
+    return "none" if number is None else str(number)

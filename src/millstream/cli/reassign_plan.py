@@ -1,0 +1,144 @@
+"""`millstream reassign plan`: which partitions to move. Plans are files of Kafka's own format."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Any, TypeVar
+
+import click
+
+from millstream.cli.options import client_options
+from millstream.cli.output import Cell, print_json, print_table
+from millstream.cli.session import with_cluster
+from millstream.client.balance import balanced
+from millstream.client.cluster import Cluster
+from millstream.client.deadline import Deadline
+from millstream.errors import MillstreamError
+from millstream.model import TopicPartition
+
+F = TypeVar("F", bound=Callable[..., Any])
+Moves = dict[TopicPartition, tuple[tuple[int, ...], list[int]]]
+"""By partition its replicas now, and those it should have."""
+
+
+def broker_list(_: click.Context, __: click.Parameter, value: str | None) -> list[int] | None:
+    """An option such as `--brokers 1,2,3`."""
+    if value is None:
+        return None
+    try:
+        return [int(number) for number in value.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a list of brokers: write 1,2,3") from None
+
+
+def plan_options(command: F) -> F:
+    """What decides a plan."""
+    for option in (
+        click.option(
+            "--brokers",
+            callback=broker_list,
+            metavar="IDS",
+            help="Where partitions may lie, such as 1,2,3; all brokers that are alive, unless said.",
+        ),
+        click.option(
+            "--topic",
+            "patterns",
+            multiple=True,
+            metavar="PATTERN",
+            help="Only topics whose name matches (with * and ?); several with several options.",
+        ),
+        click.option("--replicas", "factor", type=click.IntRange(1), help="How many each is to have."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@plan_options
+@client_options
+def plan(
+    brokers: list[int] | None,
+    patterns: tuple[str, ...],
+    factor: int | None,
+    bootstrap: str,
+    timeout_ms: int,
+    as_json: bool,
+) -> None:
+    """Show which partitions would move so that each broker holds and leads as many as the others.
+
+    With --json it prints a file for `reassign execute`, in the format of Kafka's own tool.
+
+    \b
+    Examples:
+      millstream reassign plan
+      millstream reassign plan --brokers 1,2,3,4,5 --json > plan.json
+      millstream reassign plan --topic 'orders*' --replicas 3
+    """
+
+    async def work(cluster: Cluster, deadline: Deadline) -> Moves:
+        return await make_plan(cluster, brokers, patterns, factor, deadline)
+
+    moves = with_cluster(bootstrap, timeout_ms, work)
+    if as_json:
+        print_json(plan_document({partition: replicas for partition, (_, replicas) in moves.items()}))
+    elif moves:
+        print_moves(moves)
+    else:
+        click.echo("Replicas and leaders lie evenly; nothing has to be moved.", err=True)
+
+
+async def make_plan(
+    cluster: Cluster,
+    brokers: Sequence[int] | None,
+    patterns: Sequence[str],
+    factor: int | None,
+    deadline: Deadline,
+) -> Moves:
+    """The moves to an even placement on these brokers (all that are alive, where None)."""
+    metadata = await cluster.refresh(None, deadline)
+    if brokers is not None and not set(brokers) <= metadata.nodes.keys():
+        missing = ", ".join(str(broker) for broker in brokers if broker not in metadata.nodes)
+        raise MillstreamError(f"there is no broker {missing}. See `millstream cluster info`")
+    placement = {
+        TopicPartition(topic.name, part.index): part.replicas
+        for topic in metadata.topics.values()
+        for part in topic.partitions.values()
+        if not patterns or any(fnmatch.fnmatchcase(topic.name, pattern) for pattern in patterns)
+    }
+    racks = {node.id: node.rack for node in metadata.nodes.values()}
+    moves = balanced(placement, brokers or list(metadata.nodes), racks, factor)
+    return {partition: (tuple(placement[partition]), replicas) for partition, replicas in moves.items()}
+
+
+def print_moves(moves: Moves) -> None:
+    rows: list[list[Cell]] = [
+        [key.topic, key.partition, ",".join(map(str, now)), ",".join(map(str, then))]
+        for key, (now, then) in moves.items()
+    ]
+    print_table(["topic", "partition", "replicas", "to be"], rows)
+
+
+def plan_document(targets: Mapping[TopicPartition, Sequence[int]]) -> dict[str, Any]:
+    return {
+        "version": 1,
+        "partitions": [
+            {"topic": key.topic, "partition": key.partition, "replicas": list(replicas)}
+            for key, replicas in targets.items()
+        ],
+    }
+
+
+def read_plan(file: IO[str]) -> dict[TopicPartition, list[int]]:
+    """The plan in a file of Kafka's format; what else it holds (log_dirs) has no effect."""
+    try:
+        document = json.load(file)
+        return {
+            TopicPartition(str(each["topic"]), int(each["partition"])): [int(r) for r in each["replicas"]]
+            for each in document["partitions"]
+        }
+    except (ValueError, KeyError, TypeError) as error:
+        raise MillstreamError(
+            f"{file.name} is no plan, as `millstream reassign plan --json` makes: {error!r}"
+        ) from None

@@ -1,0 +1,135 @@
+"""`millstream reassign execute|status|cancel`: moves under way."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import IO
+
+import click
+
+from millstream.cli.elect import report
+from millstream.cli.options import ask, client_options, complete_topics
+from millstream.cli.output import print_json, print_table
+from millstream.cli.reassign_plan import make_plan, plan_options, print_moves, read_plan
+from millstream.cli.session import with_cluster
+from millstream.client.cluster import Cluster
+from millstream.client.deadline import Deadline
+from millstream.client.replicas import Reassignment, list_reassignments
+from millstream.client.replicas import reassign as ask_to_reassign
+from millstream.errors import KafkaError, NoReassignmentInProgress
+from millstream.model import TopicPartition
+
+POLL_S = 0.2
+Results = dict[TopicPartition, KafkaError | None]
+
+
+@click.command()
+@click.argument("file", type=click.File("r"), required=False)
+@plan_options
+@click.option("--wait", is_flag=True, help="Come back when all have arrived, or --timeout has passed.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@client_options
+def execute(
+    file: IO[str] | None,
+    brokers: list[int] | None,
+    patterns: tuple[str, ...],
+    factor: int | None,
+    wait: bool,
+    yes: bool,
+    bootstrap: str,
+    timeout_ms: int,
+    as_json: bool,
+) -> int:
+    """Move partitions as FILE says (- is standard input), or as `reassign plan` would.
+
+    Records are copied in the background; partitions are written and read meanwhile.
+
+    \b
+    Examples:
+      millstream reassign execute plan.json
+      millstream reassign execute --brokers 1,2,3,4,5 --wait --yes --timeout 10m
+    """
+    if file is not None and (brokers or patterns or factor):
+        raise click.UsageError("give a plan or what decides one, not both")
+    targets = None if file is None else read_plan(file)
+
+    async def planned(cluster: Cluster, deadline: Deadline) -> dict[TopicPartition, list[int]]:
+        moves = await make_plan(cluster, brokers, patterns, factor, deadline)
+        if moves and not yes:
+            print_moves(moves)
+        return {partition: replicas for partition, (_, replicas) in moves.items()}
+
+    if targets is None:
+        targets = with_cluster(bootstrap, timeout_ms, planned)
+    if targets:
+        ask(f"Move {len(targets)} partitions?", yes)
+
+    async def work(cluster: Cluster, deadline: Deadline) -> Results:
+        results = await ask_to_reassign(cluster, targets, deadline) if targets else {}
+        is_moving = wait
+        while is_moving:
+            is_moving = bool(await list_reassignments(cluster, deadline))
+            await asyncio.sleep(POLL_S if is_moving else 0)
+        return results
+
+    return report(with_cluster(bootstrap, timeout_ms, work), as_json, "Nothing has to be moved.")
+
+
+@click.command()
+@client_options
+def status(bootstrap: str, timeout_ms: int, as_json: bool) -> None:
+    """Show the partitions that are on their way: where to, and what they leave.
+
+    \b
+    Examples:
+      millstream reassign status --json
+    """
+    found = with_cluster(bootstrap, timeout_ms, list_reassignments)
+    if as_json:
+        print_json(
+            [
+                {
+                    "topic": key.topic,
+                    "partition": key.partition,
+                    "replicas": list(each.replicas),
+                    "adding": list(each.adding),
+                    "removing": list(each.removing),
+                }
+                for key, each in sorted(found.items())
+            ]
+        )
+    elif found:
+        print_table(
+            ["topic", "partition", "replicas", "adding", "removing"],
+            [[key.topic, key.partition, *_ids(each)] for key, each in sorted(found.items())],
+        )
+    else:
+        click.echo("No partition is on its way.", err=True)
+
+
+def _ids(each: Reassignment) -> list[str]:
+    return [",".join(map(str, ids)) or "-" for ids in (each.replicas, each.adding, each.removing)]
+
+
+@click.command()
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...", shell_complete=complete_topics)
+@client_options
+def cancel(topics: tuple[str, ...], bootstrap: str, timeout_ms: int, as_json: bool) -> int:
+    """Leave the partitions of TOPICs, or all that are on their way, where they were.
+
+    \b
+    Examples:
+      millstream reassign cancel
+      millstream reassign cancel orders
+    """
+
+    async def work(cluster: Cluster, deadline: Deadline) -> Results:
+        moving = await list_reassignments(cluster, deadline)
+        chosen = [key for key in moving if not topics or key.topic in topics]
+        results = await ask_to_reassign(cluster, dict.fromkeys(chosen), deadline) if chosen else {}
+        return {
+            key: None if isinstance(error, NoReassignmentInProgress) else error
+            for key, error in results.items()
+        }
+
+    return report(with_cluster(bootstrap, timeout_ms, work), as_json, "No partition is on its way.")

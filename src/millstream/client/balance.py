@@ -1,0 +1,167 @@
+"""An even placement of replicas with few moves. Pure: from what lies where to what should."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from millstream.errors import InvalidReplicationFactor
+from millstream.model import TopicPartition
+
+Placement = Mapping[TopicPartition, Sequence[int]]
+
+
+class Balance:
+    """Replicas by partition, the preferred leader first, and how many each broker has.
+
+    Counts of the same topic come before counts of all topics: each topic is spread evenly, and so is the
+    whole. A partition never has two replicas on a broker, and moves do not bring its replicas into fewer
+    racks.
+    """
+
+    def __init__(
+        self, placement: Placement, brokers: Collection[int], racks: Mapping[int, str | None]
+    ) -> None:
+        self.placement = {partition: list(replicas) for partition, replicas in placement.items()}
+        self._brokers = sorted(brokers)
+        self._racks = {broker: racks.get(broker) or f"broker {broker}" for broker in self._brokers}
+        self._topics: dict[str, list[TopicPartition]] = {}
+        for partition in sorted(self.placement):
+            self._topics.setdefault(partition.topic, []).append(partition)
+        self._all: Counter[int] = Counter()
+        self._of: dict[str, Counter[int]] = {topic: Counter() for topic in self._topics}
+        for partition, replicas in self.placement.items():
+            for broker in replicas:
+                self._count(partition, broker, 1)
+
+    def spread(self, factor: int | None) -> None:
+        """Give every partition as many replicas as asked (as it has, where None), on these brokers only."""
+        for partition in sorted(self.placement):
+            replicas = self.placement[partition]
+            wanted = len(replicas) if factor is None else factor
+            if wanted > len(self._brokers):
+                raise InvalidReplicationFactor(
+                    f"{partition} is to have {wanted} replicas on {len(self._brokers)} brokers"
+                )
+            for broker in [broker for broker in replicas if broker not in self._brokers]:
+                replicas.remove(broker)
+                self._count(partition, broker, -1)
+            while len(replicas) > wanted:
+                broker = max(replicas, key=lambda broker: self._load(partition, broker))
+                replicas.remove(broker)
+                self._count(partition, broker, -1)
+            while len(replicas) < wanted:
+                used = {self._racks[broker] for broker in replicas}
+                broker = min(
+                    (broker for broker in self._brokers if broker not in replicas),
+                    key=lambda broker: (self._racks[broker] in used, *self._load(partition, broker), broker),
+                )
+                replicas.append(broker)
+                self._count(partition, broker, 1)
+
+    def even_replicas(self) -> None:
+        """Move replicas from brokers with many to brokers with few, until no move makes it more even."""
+        for topic, partitions in self._topics.items():
+            while self._move_one(partitions, self._of[topic], None):
+                pass
+        everything = sorted(self.placement)
+        while self._move_one(everything, self._all, self._of):
+            pass
+
+    def even_leaders(self) -> None:
+        """Choose preferred leaders so that each broker has as many as the others; moves nothing."""
+        of = {topic: Counter(self.placement[p][0] for p in parts) for topic, parts in self._topics.items()}
+        for topic, partitions in self._topics.items():
+            while self._lead_elsewhere(partitions, of[topic], None):
+                pass
+        total = Counter(replicas[0] for replicas in self.placement.values())
+        while self._lead_elsewhere(sorted(self.placement), total, of):
+            pass
+
+    def _move_one(
+        self,
+        partitions: Sequence[TopicPartition],
+        counts: Counter[int],
+        of: Mapping[str, Counter[int]] | None,
+    ) -> bool:
+        for full, empty in self._gaps(counts):
+            for partition in partitions:
+                replicas = self.placement[partition]
+                if full not in replicas or empty in replicas:
+                    continue
+                if of is not None and of[partition.topic][full] <= of[partition.topic][empty]:
+                    continue
+                moved = [empty if broker == full else broker for broker in replicas]
+                if self._rack_count(moved) < self._rack_count(replicas):
+                    continue
+                self.placement[partition] = moved
+                self._count(partition, full, -1)
+                self._count(partition, empty, 1)
+                return True
+        return False
+
+    def _lead_elsewhere(
+        self,
+        partitions: Sequence[TopicPartition],
+        counts: Counter[int],
+        of: Mapping[str, Counter[int]] | None,
+    ) -> bool:
+        for full, empty in self._gaps(counts):
+            for partition in partitions:
+                replicas = self.placement[partition]
+                if replicas[0] != full or empty not in replicas:
+                    continue
+                if of is not None and of[partition.topic][full] <= of[partition.topic][empty]:
+                    continue
+                replicas.remove(empty)
+                replicas.insert(0, empty)
+                counts[full] -= 1
+                counts[empty] += 1
+                if of is not None:
+                    of[partition.topic][full] -= 1
+                    of[partition.topic][empty] += 1
+                return True
+        return False
+
+    def _gaps(self, counts: Counter[int]) -> Iterator[tuple[int, int]]:
+        """Pairs of brokers of which the first has at least two more, the widest gaps first."""
+        pairs = [
+            (counts[full] - counts[empty], full, empty)
+            for full in self._brokers
+            for empty in self._brokers
+            if counts[full] - counts[empty] >= 2
+        ]
+        for _, full, empty in sorted(pairs, key=lambda pair: (-pair[0], pair[1], pair[2])):
+            yield full, empty
+
+    def _rack_count(self, replicas: Sequence[int]) -> int:
+        return len({self._racks[broker] for broker in replicas})
+
+    def _load(self, partition: TopicPartition, broker: int) -> tuple[int, int]:
+        return self._of[partition.topic][broker], self._all[broker]
+
+    def _count(self, partition: TopicPartition, broker: int, by: int) -> None:
+        self._all[broker] += by
+        self._of[partition.topic][broker] += by
+
+
+def balanced(
+    placement: Placement,
+    brokers: Collection[int],
+    racks: Mapping[int, str | None] | None = None,
+    factor: int | None = None,
+) -> dict[TopicPartition, list[int]]:
+    """The partitions whose replicas should change, with their new replicas.
+
+    After the moves each of `brokers` has as many replicas and preferred leaders as any other, or one more
+    or less, as far as racks allow; brokers that are not named have none.
+    """
+    balance = Balance(placement, brokers, racks or {})
+    balance.spread(factor)
+    balance.even_replicas()
+    balance.even_leaders()
+    return {
+        partition: replicas
+        for partition, replicas in sorted(balance.placement.items())
+        if replicas != list(placement[partition])
+    }

@@ -1,0 +1,230 @@
+"""A leader's view of its partition's followers: how far each is, who is in sync, what is committed.
+
+Invariants: only this leader changes the ISR, by proposals that the controller accepts or refuses, one at
+a time; the controller takes members out by itself when their brokers die, and never puts one in. Until it
+is known what became of a proposal, both the old and the proposed ISR count for what is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from millstream.cluster import rules
+from millstream.cluster.metadata import PartitionState
+from millstream.errors import NotLeaderOrFollower, StaleBrokerEpoch
+
+if TYPE_CHECKING:
+    from millstream.cluster.holder import Holder
+    from millstream.storage.log import Log
+
+LONG_AGO = float("-inf")
+
+REFUSED_PAUSE_S = 0.2
+"""How long after a refusal the next proposal is made at the earliest."""
+
+
+class Follower:
+    """One follower, by what its fetches told."""
+
+    __slots__ = (
+        "asked_at",
+        "asked_end",
+        "broker_epoch",
+        "caught_up_at",
+        "end_offset",
+        "replica_id",
+        "start_offset",
+    )
+
+    def __init__(self, replica_id: int, caught_up_at: float) -> None:
+        self.replica_id = replica_id
+        self.broker_epoch = -1
+        self.end_offset = rules.UNKNOWN
+        self.start_offset = rules.UNKNOWN
+        self.caught_up_at = caught_up_at
+        self.asked_at = LONG_AGO
+        self.asked_end = 0
+        """The leader's end when it last asked: if it has that now, it was caught up then."""
+
+    def fetched(self, offset: int, start_offset: int, leader_end: int, now: float) -> None:
+        if offset >= leader_end:
+            self.caught_up_at = now
+        elif offset >= self.asked_end and self.asked_at > self.caught_up_at:
+            self.caught_up_at = self.asked_at
+        self.asked_at = now
+        self.asked_end = leader_end
+        self.end_offset = offset
+        self.start_offset = start_offset
+
+
+class Leadership:
+    """The followers of one partition, from the beginning of a leader epoch on."""
+
+    def __init__(self, holder: Holder, log: Log, state: PartitionState, epoch_start: int) -> None:
+        now = holder.clock.monotonic()
+        self._holder = holder
+        self._log = log
+        self._epoch_start = epoch_start
+        self.replicas = list(state.replicas)
+        self.isr = list(state.isr)
+        self.version = state.version
+        self.proposed: list[int] | None = None
+        """The ISR that the controller was asked for and has not answered yet."""
+        self._no_proposal_before = LONG_AGO
+        self._joining: set[int] = set()
+        self.followers: dict[int, Follower] = {}
+        self._counted: list[Follower] = []
+        self._set_replicas(state, now)
+
+    def _set_replicas(self, state: PartitionState, now: float) -> None:
+        self.replicas = list(state.replicas)
+        self.followers = {
+            one: self.followers.get(one) or Follower(one, now if one in state.isr else LONG_AGO)
+            for one in state.replicas
+            if one != self._holder.broker_id
+        }
+
+    def update(self, state: PartitionState) -> None:
+        """Take what the controller wrote, in the same leader epoch; older news are ignored.
+
+        A proposal that is under way then names an older version: it was this one, or is refused.
+        """
+        if state.version <= self.version:
+            return
+        self.version = state.version
+        self.isr = list(state.isr)
+        self.proposed = None
+        self._set_replicas(state, self._holder.clock.monotonic())
+        self.recount()
+
+    def recount(self) -> None:
+        """Work out again whose records count."""
+        now, holder = self._holder.clock.monotonic(), self._holder
+        self._joining = {
+            one
+            for one in self._joining
+            if one in self.followers and self._is_joining(self.followers[one], now, holder.max_lag_s())
+        }
+        counted = rules.counted(self.isr, self.proposed, self._joining)
+        self._counted = [one for one in self.followers.values() if one.replica_id in counted]
+
+    def _is_joining(self, follower: Follower, now: float, max_lag_s: float) -> bool:
+        return (
+            follower.end_offset >= 0
+            and follower.replica_id not in self.isr
+            and now - follower.caught_up_at <= max_lag_s
+            and self._holder.is_alive(follower.replica_id, follower.broker_epoch)
+        )
+
+    def committed(self, high_watermark: int, own_end: int) -> int:
+        """The high watermark, given what this leader has itself."""
+        ends = [one.end_offset for one in self._counted]
+        return rules.high_watermark(high_watermark, own_end, ends, has_enough=self.has_enough)
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether acks=all can be kept with the replicas that are in sync."""
+        return rules.has_enough(self.isr, self._log.config.min_insync_replicas, self.replicas)
+
+    # What followers tell
+
+    def follower(self, replica_id: int, broker_epoch: int) -> Follower:
+        """The follower that fetches; raises if it is none, or an earlier life of one."""
+        found = self.followers.get(replica_id)
+        if found is None:
+            raise NotLeaderOrFollower(f"broker {replica_id} is no replica of {self._log.partition}")
+        if broker_epoch < found.broker_epoch:
+            raise StaleBrokerEpoch(f"broker {replica_id} has begun again since")
+        found.broker_epoch = broker_epoch
+        return found
+
+    def fetched(self, follower: Follower, offset: int, start_offset: int, high_watermark: int) -> bool:
+        """A follower has everything below `offset`, as this leader has it.
+
+        True if the ISR should be larger by it: `proposed` then says what to ask for.
+        """
+        holder = self._holder
+        now = holder.clock.monotonic()
+        follower.fetched(offset, start_offset, self._log.end_offset, now)
+        replica_id = follower.replica_id
+        if replica_id in self.isr or (self.proposed is not None and replica_id in self.proposed):
+            return False
+        if replica_id not in self._joining and self._is_joining(follower, now, holder.max_lag_s()):
+            self._joining.add(replica_id)
+            self.recount()
+        return self.expand(high_watermark)
+
+    def expand(self, high_watermark: int) -> bool:
+        """Propose to have one more in sync; false if there is none that may be."""
+        if self.proposed is not None or self._holder.clock.monotonic() < self._no_proposal_before:
+            return False
+        for follower in self.followers.values():
+            if (
+                follower.replica_id not in self.isr
+                and follower.end_offset != rules.UNKNOWN
+                and rules.may_join(follower.end_offset, high_watermark, self._epoch_start)
+                and self._holder.is_alive(follower.replica_id, follower.broker_epoch)
+            ):
+                self._propose(rules.with_member(self.isr, follower.replica_id, self.replicas))
+                return True
+        return False
+
+    def shrink(self) -> bool:
+        """Propose to go on without those that lag behind for too long; false if there are none."""
+        now, max_lag_s = self._holder.clock.monotonic(), self._holder.max_lag_s()
+        end_offset = self._log.end_offset
+        for follower in self.followers.values():
+            if follower.end_offset == end_offset:  # nothing has come since it asked: it need not ask again
+                follower.caught_up_at = now
+        self.recount()
+        if self.proposed is not None or now < self._no_proposal_before:
+            return False
+        gone = [
+            one.replica_id
+            for one in self.followers.values()
+            if one.replica_id in self.isr
+            and not rules.is_caught_up(one.end_offset, end_offset, one.caught_up_at, now, max_lag_s)
+        ]
+        if gone:
+            self._propose(rules.without(self.isr, gone, self.replicas))
+        return bool(gone)
+
+    def _propose(self, isr: list[int]) -> None:
+        if self._holder.broker_id not in isr:
+            isr = [self._holder.broker_id, *isr]
+        self.proposed = isr
+        self.recount()
+
+    # What the controller answers
+
+    def proposal(self) -> list[tuple[int, int]]:
+        """The proposed ISR with the broker epoch of each, -1 for one that is not known (KIP-903)."""
+        return [
+            (one, self.followers[one].broker_epoch if one in self.followers else -1)
+            for one in self.proposed or ()
+        ]
+
+    def accepted(self, isr: Iterable[int], version: int) -> None:
+        """The controller wrote the proposal down."""
+        self.isr = list(isr)
+        self.version = version
+        self.proposed = None
+        self.recount()
+
+    def refused(self) -> None:
+        """The controller wrote nothing down, and never will."""
+        self.proposed = None
+        self._no_proposal_before = self._holder.clock.monotonic() + REFUSED_PAUSE_S
+        self.recount()
+
+    def low_watermark(self, own_start: int) -> int:
+        """Where the log starts on every replica whose broker is alive."""
+        return min(
+            (
+                one.start_offset
+                for one in self.followers.values()
+                if self._holder.is_alive(one.replica_id, one.broker_epoch)
+            ),
+            default=own_start,
+        )

@@ -1,0 +1,144 @@
+"""Links to the other brokers of the cluster, over their listeners for brokers.
+
+A link is one connection to one broker for one purpose, so that what waits there (a fetch for records to
+come) holds up nothing else. It is made when it is first used, and again after it broke; a broker that
+cannot be reached is left in peace for a moment that grows with every failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import TypeVar
+
+from millstream.client.connection import Connection, connect
+from millstream.client.deadline import Deadline
+from millstream.clock import Clock
+from millstream.cluster.metadata import Endpoint, Metadata
+from millstream.config.broker import BrokerConfig
+from millstream.errors import BrokerNotAvailable, KafkaError, NetworkException
+from millstream.protocol.messages import INTERNAL_REQUESTS
+from millstream.protocol.schema import Request, Response
+
+R = TypeVar("R", bound=Response)
+
+FIRST_PAUSE_S = 0.02
+MAX_PAUSE_S = 1.0
+CONNECT_TIMEOUT_MS = 3000.0
+
+
+class Link:
+    """One connection to one broker, made again when it is broken."""
+
+    def __init__(self, peers: Peers, broker_id: int, purpose: str) -> None:
+        self._peers = peers
+        self.broker_id = broker_id
+        self._purpose = purpose
+        self._connection: Connection | None = None
+        self._endpoint: Endpoint | None = None
+        self._connecting = asyncio.Lock()
+        self._pause_s = FIRST_PAUSE_S
+        self._not_before = float("-inf")
+
+    async def request(self, request: Request, answer: type[R], timeout_ms: float) -> R:
+        """Ask, and await the answer; retriable errors if the broker cannot be reached."""
+        deadline = Deadline(timeout_ms)
+        connection = self._connection
+        if connection is None or not connection.is_open:
+            connection = await self._connect(deadline)
+        return await connection.request(request, answer, deadline.remaining_ms)
+
+    async def _connect(self, deadline: Deadline) -> Connection:
+        async with self._connecting:
+            connection = self._connection
+            if connection is not None and connection.is_open:
+                return connection
+            peers = self._peers
+            endpoint = peers.endpoint(self.broker_id)
+            if endpoint != self._endpoint:
+                self._endpoint, self._pause_s, self._not_before = endpoint, FIRST_PAUSE_S, float("-inf")
+            wait_s = self._not_before - peers.clock.monotonic()
+            if wait_s > 0:
+                await asyncio.sleep(min(wait_s, deadline.remaining_ms / 1000))
+            try:
+                connection = await connect(
+                    endpoint.host,
+                    endpoint.port,
+                    deadline=Deadline(min(CONNECT_TIMEOUT_MS, deadline.remaining_ms)),
+                    client_id=f"broker-{peers.broker_id}-{self._purpose}",
+                )
+            except KafkaError:
+                self._not_before = peers.clock.monotonic() + self._pause_s * peers.random.uniform(0.8, 1.2)
+                self._pause_s = min(self._pause_s * 2, MAX_PAUSE_S)
+                raise
+            for request in INTERNAL_REQUESTS:  # served there, and never advertised
+                connection.api_versions[request.key] = request.versions
+            self._pause_s = FIRST_PAUSE_S
+            self._connection = connection
+            return connection
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether the broker is not, or not any more, where this link leads to."""
+        try:
+            return self._endpoint is not None and self._peers.endpoint(self.broker_id) != self._endpoint
+        except KafkaError:
+            return True
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+            self._connection = None
+
+    def abort(self) -> None:
+        """Close without waiting; what is under way fails."""
+        if self._connection is not None:
+            self._connection.abort()
+            self._connection = None
+
+
+class Peers:
+    """The links of one broker, by the other's id and what they are for."""
+
+    def __init__(self, metadata: Metadata, config: BrokerConfig, clock: Clock, random: Random) -> None:
+        self._metadata = metadata
+        self.broker_id: int = config.node_id
+        self.clock = clock
+        self.random = random
+        self._links: dict[tuple[int, str], Link] = {}
+        self._is_closed = False
+
+    def endpoint(self, broker_id: int) -> Endpoint:
+        """Where a broker listens to others; BrokerNotAvailable if that is not known."""
+        broker = self._metadata.brokers.get(broker_id)
+        endpoint = None if broker is None else broker.peer_endpoint
+        if endpoint is None:
+            raise BrokerNotAvailable(f"broker {broker_id} is not known to be alive")
+        return endpoint
+
+    def link(self, broker_id: int, purpose: str) -> Link:
+        found = self._links.get((broker_id, purpose))
+        if found is None:
+            found = self._links[broker_id, purpose] = Link(self, broker_id, purpose)
+        return found
+
+    async def request(
+        self, broker_id: int, purpose: str, request: Request, answer: type[R], timeout_ms: float
+    ) -> R:
+        """Ask a broker, which may be this one, and await its answer."""
+        if self._is_closed:
+            raise NetworkException("this broker is stopping")
+        return await self.link(broker_id, purpose).request(request, answer, timeout_ms)
+
+    def brokers_changed(self) -> None:
+        """Let go of links to brokers that left or moved: what is asked of them will not be answered."""
+        for key, link in list(self._links.items()):
+            if link.is_moved:
+                link.abort()
+                del self._links[key]
+
+    async def close(self) -> None:
+        self._is_closed = True
+        links, self._links = list(self._links.values()), {}
+        for link in links:
+            await link.close()

@@ -1,0 +1,161 @@
+"""Who leads a partition, and who is in sync with it: decisions, as functions of their inputs.
+
+Every function takes a partition's state and answers the state that it should have, the same one if nothing
+is to change. What it rests on:
+
+- Members of the ISR have every committed record. So have the `eligible` replicas: they left the ISR when it
+  fell below min.insync.replicas, and since then nothing more could be committed (KIP-966).
+- A broker whose last stop was not clean may have lost the end of its logs. It leaves both, unless nobody
+  else is left; then it is the best there is.
+- The leader epoch grows whenever another replica begins to lead, nobody does, or the same one leads on with
+  a log that may be shorter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+
+from millstream.cluster.metadata import NO_LEADER, PartitionState
+from millstream.errors import ElectionNotNeeded, EligibleLeadersNotAvailable, PreferredLeaderNotAvailable
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What of a topic's configuration elections depend on."""
+
+    min_isr: int = 1
+    allows_unclean: bool = False
+
+
+NOBODY: frozenset[int] = frozenset()
+
+
+def with_isr(state: PartitionState, isr: list[int], rules: Rules) -> PartitionState:
+    """The state with other replicas in sync; who leaves a too small ISR stays eligible."""
+    eligible: list[int] = []
+    if len(isr) < min(rules.min_isr, len(state.replicas)):
+        eligible = _in_order(state, (set(state.isr) | set(state.eligible)) - set(isr))
+    return replace(state, isr=isr, eligible=eligible)
+
+
+def without(state: PartitionState, gone: AbstractSet[int], rules: Rules) -> PartitionState:
+    """The state after brokers are gone. If all of the ISR are, it stays: one of them must lead next."""
+    isr = [each for each in state.isr if each not in gone]
+    if not isr or len(isr) == len(state.isr):
+        return state
+    return with_isr(state, isr, rules)
+
+
+def distrusting(state: PartitionState, broker: int) -> PartitionState:
+    """The state after a broker came back from a stop that was not clean."""
+    isr = [each for each in state.isr if each != broker]
+    eligible = [each for each in state.eligible if each != broker]
+    if len(isr) == len(state.isr):
+        return state if len(eligible) == len(state.eligible) else replace(state, eligible=eligible)
+    if not isr and not eligible:
+        return state
+    return replace(state, isr=isr, eligible=eligible, last_leader=state.last_leader if isr else broker)
+
+
+def elected(
+    state: PartitionState, candidates: AbstractSet[int], rules: Rules, *, is_forced: bool = False
+) -> PartitionState:
+    """The state with a leader that is a candidate: the one it has, else the first in sync in its list.
+
+    `is_forced` begins a new leader epoch even if the same broker is to lead on.
+    """
+    if not is_forced and state.leader in candidates and state.leader in state.isr:
+        return state
+    chosen = _first(state, candidates, state.isr)
+    if chosen != NO_LEADER:
+        return led_by(state, chosen)
+    chosen = _first(state, candidates, state.eligible)
+    if chosen == NO_LEADER and not state.isr and not state.eligible:
+        chosen = _first(state, candidates, [state.last_leader])
+    if chosen != NO_LEADER:
+        return led_by(with_isr(state, [chosen], rules), chosen)
+    if rules.allows_unclean:
+        chosen = _first(state, candidates, set(state.replicas) - set(state.adding))
+        if chosen == NO_LEADER:
+            chosen = _first(state, candidates, state.adding)  # it may have copied something
+        if chosen != NO_LEADER:
+            return led_by(replace(state, isr=[chosen], eligible=[]), chosen)
+    return state if state.leader == NO_LEADER else led_by(state, NO_LEADER)
+
+
+def led_by(state: PartitionState, leader: int) -> PartitionState:
+    """The state in a new leader epoch."""
+    last = state.last_leader if leader == NO_LEADER else NO_LEADER
+    return replace(state, leader=leader, leader_epoch=state.leader_epoch + 1, last_leader=last)
+
+
+def after_changes(
+    state: PartitionState,
+    live: AbstractSet[int],
+    candidates: AbstractSet[int],
+    rules: Rules,
+    *,
+    unclean: AbstractSet[int] = NOBODY,
+    restarted: AbstractSet[int] = NOBODY,
+) -> PartitionState:
+    """The state after brokers came and went.
+
+    `live` are the brokers that are there, `candidates` those of them that may lead. `unclean` are those
+    that came back from a stop that was not clean, `restarted` those that came back from one that was,
+    before anybody noticed that they had gone.
+    """
+    before = state
+    for broker in _in_order(state, unclean):
+        state = distrusting(state, broker)
+    state = without(state, set(state.replicas) - live, rules)
+    doubted = unclean & {*before.isr, *before.eligible}
+    is_forced = bool(doubted) or (before.leader in restarted and len(state.isr) > 1)
+    if is_forced and state.leader not in unclean and state.leader in state.isr and state.leader in candidates:
+        return led_by(state, state.leader)
+    return elected(state, candidates, rules, is_forced=is_forced and state.leader != NO_LEADER)
+
+
+def stepping_down(
+    state: PartitionState, broker: int, candidates: AbstractSet[int], rules: Rules
+) -> PartitionState:
+    """The state before a broker stops: another in sync leads, if there is one, and it leaves the ISR."""
+    others = candidates - {broker}
+    if state.leader == broker:
+        chosen = _first(state, others, state.isr)
+        if chosen == NO_LEADER:
+            return state
+        state = led_by(state, chosen)
+    if state.leader == NO_LEADER:
+        return state
+    return without(state, {broker}, rules)
+
+
+def preferred(state: PartitionState, candidates: AbstractSet[int]) -> PartitionState:
+    """The state with the first replica of the list as its leader, or why that cannot be."""
+    first = state.replicas[0]
+    if state.leader == first:
+        raise ElectionNotNeeded
+    if first not in candidates or first not in state.isr:
+        raise PreferredLeaderNotAvailable(f"broker {first} is not in sync, or not there")
+    return led_by(state, first)
+
+
+def uncleanly(state: PartitionState, candidates: AbstractSet[int], rules: Rules) -> PartitionState:
+    """The state with any live replica as its leader where it has none, or why that cannot be."""
+    if state.leader != NO_LEADER and state.leader in candidates:
+        raise ElectionNotNeeded
+    found = elected(state, candidates, replace(rules, allows_unclean=True))
+    if found.leader == NO_LEADER:
+        raise EligibleLeadersNotAvailable("no replica is there")
+    return found
+
+
+def _first(state: PartitionState, candidates: AbstractSet[int], among: Iterable[int]) -> int:
+    allowed = candidates & set(among)
+    return next((each for each in state.replicas if each in allowed), NO_LEADER)
+
+
+def _in_order(state: PartitionState, brokers: AbstractSet[int]) -> list[int]:
+    return [each for each in state.replicas if each in brokers]

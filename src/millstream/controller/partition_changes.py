@@ -1,0 +1,261 @@
+"""Leaders, in-sync replicas and moves: what the controller decides when brokers come, go, and ask."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from uuid import UUID
+
+from millstream.cluster.metadata import BrokerNode, PartitionState, Topic
+from millstream.controller import reassignment, tree
+from millstream.controller.elections import (
+    NOBODY,
+    after_changes,
+    elected,
+    preferred,
+    stepping_down,
+    uncleanly,
+)
+from millstream.controller.feed import Feed
+from millstream.controller.isr import Proposal, altered
+from millstream.controller.ledger import Decision, Ledger
+from millstream.controller.picture import Picture, Replica
+from millstream.errors import KafkaError, UnknownTopicOrPartition
+from millstream.model import TopicPartition
+from millstream.registry.contract import Create, Operation, Set
+
+log = logging.getLogger(__name__)
+
+Outcome = KafkaError | None
+"""Why something was not done, if it was not."""
+
+
+class PartitionChanges:
+    """Decides about partitions, and writes that down."""
+
+    def __init__(self, picture: Picture, feed: Feed, ledger: Ledger) -> None:
+        self._picture = picture
+        self._feed = feed
+        self._ledger = ledger
+
+    # Brokers
+
+    async def brokers_are(self, found: Mapping[int, tuple[BrokerNode, bool]]) -> None:
+        """Draw the consequences of who is there, and in which registration.
+
+        The registrations that are new are noted as seen in the last write, so that a controller that is
+        cut short is followed by one that does it all again.
+        """
+        picture = self._picture
+        fresh = {id_: node for id_, (node, _) in found.items() if picture.seen.get(id_) != node.epoch}
+        unclean = frozenset(id_ for id_ in fresh if not found[id_][1])
+        restarted = frozenset(id_ for id_ in fresh if id_ not in unclean)
+        gone = picture.brokers.keys() - found.keys()
+        picture.brokers = {broker_id: node for broker_id, (node, _) in found.items()}
+        picture.was_clean = {broker_id: was_clean for broker_id, (_, was_clean) in found.items()}
+        picture.failed = {
+            id_: was for id_, was in picture.failed.items() if id_ in found and id_ not in fresh
+        }
+        picture.stopping = {id_: epoch for id_, epoch in picture.stopping.items() if self._is_in(id_, epoch)}
+        if gone or fresh:
+            log.info("brokers: %s; gone: %s; new: %s", sorted(found), sorted(gone), sorted(fresh))
+        self._feed.publish()
+        seen: list[Operation] = [
+            (Set if broker_id in picture.seen else Create)(
+                f"{tree.SEEN_BROKERS}/{broker_id}", tree.dump(tree.SeenNode(node.epoch))
+            )
+            for broker_id, node in fresh.items()
+        ]
+        live, candidates = picture.brokers.keys(), picture.candidates
+        await self._ledger.decide(
+            self._changed(
+                lambda topic, index, state: after_changes(
+                    state,
+                    live,
+                    picture.candidates_for(topic, index, candidates),
+                    picture.rules(topic),
+                    unclean=unclean,
+                    restarted=restarted,
+                )
+            ),
+            seen,
+        )
+        picture.seen.update({broker_id: node.epoch for broker_id, node in fresh.items()})
+
+    def _is_in(self, broker_id: int, epoch: int) -> bool:
+        node = self._picture.brokers.get(broker_id)
+        return node is not None and node.epoch == epoch
+
+    def is_news(self, broker_id: int, failed: frozenset[Replica]) -> bool:
+        return self._picture.failed.get(broker_id, NOBODY) != failed
+
+    async def replicas_failed(self, broker_id: int, failed: frozenset[Replica]) -> None:
+        """A broker says which of its replicas it cannot serve: others lead and are in sync without it."""
+        picture = self._picture
+        before = picture.failed.pop(broker_id, frozenset())
+        if failed:
+            picture.failed[broker_id] = failed
+        await self._ledger.decide(
+            self._changed(self._without_failed, self._places((before | failed) & self._known()))
+        )
+
+    def _known(self) -> frozenset[Replica]:
+        return frozenset((topic.topic_id, index) for topic, index, _ in self._picture.partitions())
+
+    def _without_failed(self, topic: Topic, index: int, state: PartitionState) -> PartitionState:
+        picture = self._picture
+        fit = self._picture.candidates_for(topic, index, picture.candidates)
+        live = picture.brokers.keys() - picture.failed_for(topic, index)
+        return after_changes(state, live, fit, picture.rules(topic))
+
+    async def stop_broker(self, broker_id: int, epoch: int) -> int:
+        """Move what a broker leads to others; how much it still leads that others could lead later."""
+        picture = self._picture
+        picture.stopping[broker_id] = epoch
+        self._feed.publish()
+        candidates = picture.candidates
+
+        def step_down(topic: Topic, index: int, state: PartitionState) -> PartitionState:
+            fit = picture.candidates_for(topic, index, candidates)
+            return stepping_down(state, broker_id, fit, picture.rules(topic))
+
+        await self._ledger.decide(self._changed(step_down))
+        return sum(
+            state.leader == broker_id and any(each in candidates for each in state.replicas)
+            for _, _, state in picture.partitions()
+        )
+
+    # What leaders propose
+
+    async def alter(
+        self, proposals: Sequence[tuple[UUID, int, Proposal]]
+    ) -> list[PartitionState | KafkaError]:
+        """Answer each proposal with the partition's new state, or why it was refused; all in one write."""
+        picture = self._picture
+        epochs, stopping = picture.epochs, picture.stopping.keys()
+        decisions: dict[Replica, Decision] = {}
+        answers: list[tuple[Topic, int] | KafkaError] = []
+        for topic_id, index, proposal in proposals:
+            try:
+                topic = picture.topic_by_id(topic_id)
+                state = picture.partition(topic, index)
+                if (topic_id, index) in decisions:
+                    raise UnknownTopicOrPartition("the partition is in the request twice")
+                unfit = stopping | picture.failed_for(topic, index)
+                rules = picture.rules(topic)
+                state = altered(state, proposal, epochs, unfit, rules)
+                fit = picture.candidates_for(topic, index, picture.candidates)
+                decisions[topic_id, index] = Decision(topic, index, reassignment.finished(state, fit, rules))
+                answers.append((topic, index))
+            except KafkaError as error:
+                answers.append(error)
+        await self._ledger.decide(decisions.values())
+        return [
+            found if isinstance(found, KafkaError) else found[0].partitions[found[1]] for found in answers
+        ]
+
+    # What operators ask for
+
+    async def elect(
+        self, wanted: Sequence[TopicPartition] | None, *, is_unclean: bool
+    ) -> dict[TopicPartition, Outcome]:
+        """Elect the preferred leaders, or any where there is none; None is for all partitions."""
+        picture = self._picture
+        places = (
+            [TopicPartition(topic.name, index) for topic, index, _ in picture.partitions()]
+            if wanted is None
+            else wanted
+        )
+        outcomes: dict[TopicPartition, Outcome] = {}
+        decisions = []
+        for place in places:
+            try:
+                topic = picture.topic(place.topic)
+                state = picture.partition(topic, place.partition)
+                fit = picture.candidates_for(topic, place.partition, picture.candidates)
+                rules = picture.rules(topic)
+                state = uncleanly(state, fit, rules) if is_unclean else preferred(state, fit)
+                outcomes[place] = None
+                decisions.append(Decision(topic, place.partition, state))
+            except KafkaError as error:
+                outcomes[place] = error
+        await self._ledger.decide(decisions)
+        return outcomes
+
+    async def reassign(
+        self, wanted: Mapping[TopicPartition, Sequence[int] | None], *, may_resize: bool
+    ) -> dict[TopicPartition, Outcome]:
+        """Begin to move partitions to other brokers; None takes a move back."""
+        picture = self._picture
+        outcomes: dict[TopicPartition, Outcome] = {}
+        decisions = []
+        for place, target in wanted.items():
+            try:
+                topic = picture.topic(place.topic)
+                state = picture.partition(topic, place.partition)
+                fit = picture.candidates_for(topic, place.partition, picture.candidates)
+                rules = picture.rules(topic)
+                if target is None:
+                    moved = reassignment.cancelled(state, fit, rules)
+                else:
+                    reassignment.check_target(state, target, picture.brokers.keys(), may_resize=may_resize)
+                    moved = reassignment.begun(state, target, fit, rules)
+                outcomes[place] = None
+                if moved != state:
+                    decisions.append(Decision(topic, place.partition, moved))
+            except KafkaError as error:
+                outcomes[place] = error
+        await self._ledger.decide(decisions)
+        return outcomes
+
+    def moving(self) -> Iterator[tuple[TopicPartition, PartitionState]]:
+        """The partitions that are being moved."""
+        for topic, index, state in self._picture.partitions():
+            if reassignment.is_moving(state):
+                yield TopicPartition(topic.name, index), state
+
+    async def balance(self) -> int:
+        """Give leadership back to the preferred leaders that can take it; how often."""
+        picture = self._picture
+        candidates = picture.candidates
+        decisions = []
+        for topic, index, state in picture.partitions():
+            if state.leader != state.replicas[0] and not reassignment.is_moving(state):
+                try:
+                    fit = picture.candidates_for(topic, index, candidates)
+                    decisions.append(Decision(topic, index, preferred(state, fit)))
+                except KafkaError:
+                    continue
+        await self._ledger.decide(decisions)
+        return len(decisions)
+
+    # All partitions
+
+    async def complete(self) -> None:
+        """Give partitions their first state where a creation was cut short; end moves that can end."""
+        picture = self._picture
+        candidates = picture.candidates
+
+        def complete(topic: Topic, index: int, state: PartitionState) -> PartitionState:
+            fit = picture.candidates_for(topic, index, candidates)
+            if state.version < 0:
+                fresh = PartitionState(state.replicas, list(state.replicas), -1, 0, -1)
+                return elected(fresh, fit, picture.rules(topic))
+            return reassignment.finished(state, fit, picture.rules(topic))
+
+        await self._ledger.decide(self._changed(complete))
+
+    def _places(self, replicas: Iterable[Replica]) -> Iterator[tuple[Topic, int, PartitionState]]:
+        for topic_id, index in sorted(replicas):
+            topic = self._picture.ids[topic_id]
+            yield topic, index, topic.partitions[index]
+
+    def _changed(
+        self,
+        decide: Callable[[Topic, int, PartitionState], PartitionState],
+        among: Iterator[tuple[Topic, int, PartitionState]] | None = None,
+    ) -> Iterator[Decision]:
+        for topic, index, state in self._picture.partitions() if among is None else among:
+            decided = decide(topic, index, state)
+            if decided is not state and decided != state:
+                yield Decision(topic, index, decided)

@@ -1,0 +1,109 @@
+"""The controller's picture of the cluster: what the registry holds, as of the controller's last write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from uuid import UUID
+
+from millstream.cluster.metadata import BrokerNode, PartitionState, Topic
+from millstream.config.broker import BrokerConfig
+from millstream.config.topic import TOPIC_KEYS
+from millstream.controller.elections import NOBODY, Rules
+from millstream.errors import UnknownTopicId, UnknownTopicOrPartition
+
+Replica = tuple[UUID, int]
+"""A partition, by its topic's id and its number."""
+
+
+class Picture:
+    """Topics, live brokers and what is set for them. Only the controller's turns change it."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+        self.topics: dict[str, Topic] = {}
+        self.ids: dict[UUID, Topic] = {}
+        self.brokers: dict[int, BrokerNode] = {}
+        self.was_clean: dict[int, bool] = {}
+        """Whether each live broker's last stop was clean."""
+        self.seen: dict[int, int] = {}
+        """The registrations, by broker, whose consequences were drawn."""
+        self.stopping: dict[int, int] = {}
+        """Brokers that are about to stop, with their epochs."""
+        self.failed: dict[int, frozenset[Replica]] = {}
+        """Replicas that live brokers hold but cannot serve, because a log dir failed."""
+        self.deleted: dict[str, Topic] = {}
+        """Topics that are deleted, but whose records or nodes could not all be removed yet."""
+        self.configs: dict[str, dict[str, str]] = {}
+        """What is set while running, by broker, and for all (DEFAULT_BROKER)."""
+
+    def topic(self, name: str) -> Topic:
+        topic = self.topics.get(name)
+        if topic is None:
+            raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+        return topic
+
+    def topic_by_id(self, topic_id: UUID) -> Topic:
+        topic = self.ids.get(topic_id)
+        if topic is None:
+            raise UnknownTopicId(f"no topic has the id {topic_id}")
+        return topic
+
+    def partition(self, topic: Topic, index: int) -> PartitionState:
+        if not 0 <= index < len(topic.partitions):
+            raise UnknownTopicOrPartition(f"{topic.name!r} has no partition {index}")
+        return topic.partitions[index]
+
+    def put(self, topic: Topic) -> None:
+        self.topics[topic.name] = topic
+        self.ids[topic.topic_id] = topic
+
+    def remove(self, name: str) -> None:
+        topic = self.topics.pop(name)
+        del self.ids[topic.topic_id]
+
+    def partitions(self) -> Iterator[tuple[Topic, int, PartitionState]]:
+        for topic in self.topics.values():
+            for index, state in enumerate(topic.partitions):
+                yield topic, index, state
+
+    @property
+    def racks(self) -> dict[int, str | None]:
+        """The brokers that may be given new replicas, with their racks."""
+        return {
+            broker_id: node.rack for broker_id, node in self.brokers.items() if broker_id not in self.stopping
+        }
+
+    @property
+    def epochs(self) -> dict[int, int]:
+        return {broker_id: node.epoch for broker_id, node in self.brokers.items()}
+
+    @property
+    def candidates(self) -> frozenset[int]:
+        """The brokers that may lead what they can serve."""
+        return frozenset(self.brokers.keys() - self.stopping.keys())
+
+    def candidates_for(self, topic: Topic, index: int, candidates: AbstractSet[int]) -> AbstractSet[int]:
+        """Those of the candidates that can serve a partition."""
+        if not self.failed:
+            return candidates
+        return candidates - self.failed_for(topic, index)
+
+    def failed_for(self, topic: Topic, index: int) -> AbstractSet[int]:
+        if not self.failed:
+            return NOBODY
+        place = topic.topic_id, index
+        return {broker_id for broker_id, replicas in self.failed.items() if place in replicas}
+
+    def rules(self, topic: Topic) -> Rules:
+        """What elections of a topic's partitions depend on."""
+        return Rules(
+            self._value(topic, "min.insync.replicas"),
+            bool(self._value(topic, "unclean.leader.election.enable")),
+        )
+
+    def _value(self, topic: Topic, name: str) -> int:
+        text = topic.overrides.get(name)
+        value = self._config.topic_default(name)[0] if text is None else TOPIC_KEYS[name].parse(text)
+        assert isinstance(value, int)
+        return value

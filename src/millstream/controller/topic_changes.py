@@ -1,0 +1,203 @@
+"""Topics created, grown, configured and deleted: one decision at a time, in the controller's turn."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Protocol
+from uuid import UUID
+
+from millstream.cluster.metadata import PartitionState, Topic
+from millstream.config.broker import BrokerConfig, check_dynamic
+from millstream.config.log import check_topic_overrides
+from millstream.controller import tree
+from millstream.controller.feed import Feed
+from millstream.controller.ledger import Decision, Ledger
+from millstream.controller.picture import Picture
+from millstream.controller.reading import partition_numbers
+from millstream.controller.topics import NewTopic, check_new_name, more_partitions, new_topic
+from millstream.errors import InvalidConfig, TopicDeletionDisabled, UnknownTopicOrPartition
+from millstream.model import NO_UUID, encode_uuid
+from millstream.registry.contract import Registry
+
+log = logging.getLogger(__name__)
+
+MIN_ISR = "min.insync.replicas"
+
+Alteration = Callable[[Mapping[str, str]], Mapping[str, str]]
+"""From what is set to what shall be set."""
+
+
+class OwnReplicas(Protocol):
+    """What the controller tells its own broker at once, to learn whether its disks are in order."""
+
+    async def prepare(self, topic: Topic) -> None:
+        """Make the logs of a topic's partitions that are this broker's."""
+        ...
+
+    async def drop(self, topic: Topic) -> None:
+        """Hold its partitions no more, and delete their records."""
+        ...
+
+
+class TopicChanges:
+    """Decides about topics and configurations, and writes that down."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        picture: Picture,
+        feed: Feed,
+        ledger: Ledger,
+        replicas: OwnReplicas,
+        config: BrokerConfig,
+        random: Random,
+    ) -> None:
+        self._registry = registry
+        self._picture = picture
+        self._feed = feed
+        self._ledger = ledger
+        self._replicas = replicas
+        self._config = config
+        self._random = random
+        self._tried: dict[UUID, int] = {}
+        """How many partitions a topic was to have, where that failed after some were made."""
+
+    async def create(self, wanted: NewTopic, validate_only: bool) -> Topic:
+        picture, config = self._picture, self._config
+        check_new_name(wanted.name, picture.topics)
+        if wanted.name in picture.deleted and not validate_only:
+            await self.finish_deletion(picture.deleted[wanted.name])
+        check_topic_overrides(wanted.configs, config)
+        topic = new_topic(
+            wanted,
+            self._new_id(),
+            picture.racks,
+            config["num.partitions"],
+            config["default.replication.factor"],
+            self._random,
+        )
+        if validate_only:
+            return topic
+        await self._ledger.add_topic(topic)
+        try:
+            await self._replicas.prepare(topic)
+        except Exception:  # a full disk: nothing half made may stand in the way of another try
+            await self._ledger.mark_deleted(topic)
+            await self.finish_deletion(topic)
+            raise
+        self._ledger.announce(topic)
+        log.info("created the topic %s with %d partitions", topic.name, len(topic.partitions))
+        return topic
+
+    async def grow(
+        self, name: str, total: int, assignments: Sequence[Sequence[int]] | None, validate_only: bool
+    ) -> None:
+        """The logs are made before the registry knows of them: a full disk changes nothing that is known.
+
+        What was made by then is found and taken when it is tried again.
+        """
+        topic = self._picture.topic(name)
+        added = more_partitions(topic, total, assignments, self._picture.racks, self._random)
+        if validate_only:
+            return
+        first = len(topic.partitions)
+        grown = Topic(topic.name, topic.topic_id, [*topic.partitions, *added], topic.overrides)
+        self._tried[topic.topic_id] = max(total, self._tried.get(topic.topic_id, 0))
+        await self._replicas.prepare(grown)
+        await self._ledger.grow_topic(grown, first)
+        if self._tried[topic.topic_id] <= total:
+            del self._tried[topic.topic_id]
+        self._ledger.announce(grown, first)
+
+    async def delete(self, wanted: Topic) -> None:
+        if not self._config["delete.topic.enable"]:
+            raise TopicDeletionDisabled
+        topic = self._picture.topic(wanted.name)  # `wanted` may have grown, or gone and come anew
+        if topic.topic_id != wanted.topic_id:
+            raise UnknownTopicOrPartition(f"that topic {wanted.name!r} was deleted; this is another one")
+        await self._ledger.mark_deleted(topic)
+        await self.finish_deletion(topic)
+        log.info("deleted the topic %s", topic.name)
+
+    async def finish_deletion(self, topic: Topic) -> None:
+        """The records go first, the marker last: a deletion that is cut short goes on at the next start.
+
+        What is removed is what there is, not what the topic was believed to have. Brokers that are away
+        find out when they return.
+        """
+        name = topic.name
+        if self._picture.deleted.get(name) is not topic:
+            return
+        numbers = await partition_numbers(self._registry, name)
+        count = max(len(topic.partitions), self._tried.get(topic.topic_id, 0), *(n + 1 for n in numbers), 0)
+        missing = [PartitionState([], [], -1, 0)] * (count - len(topic.partitions))
+        await self._replicas.drop(Topic(name, topic.topic_id, [*topic.partitions, *missing]))
+        await self._ledger.remove_topic(name, numbers)
+        self._tried.pop(topic.topic_id, None)
+
+    # Configurations
+
+    async def set_topic_config(self, name: str, change: Alteration, validate_only: bool) -> None:
+        topic = self._picture.topic(name)
+        overrides = dict(change(topic.overrides))
+        check_topic_overrides(overrides, self._config)
+        if validate_only:
+            return
+        write = await self._ledger.config_operation(f"{tree.TOPIC_CONFIGS}/{name}", overrides)
+        await self._ledger.decide(self._no_more_eligible([topic], topic.overrides, overrides), [write])
+        topic.overrides = overrides
+        self._feed.publish({name: ()})
+
+    async def set_broker_config(self, broker: str, change: Alteration, validate_only: bool) -> None:
+        """Change what is set while running for a broker, or for all."""
+        is_default = broker == tree.DEFAULT_BROKER
+        if not is_default and int(broker) not in self._picture.brokers:
+            raise InvalidConfig(f"there is no broker {broker}")
+        before = self._picture.configs.get(broker, {})
+        after = dict(change(before))
+        self._check(broker, after)
+        if validate_only:
+            return
+        write = await self._ledger.config_operation(f"{tree.BROKER_CONFIGS}/{broker}", after)
+        await self._ledger.decide(
+            self._no_more_eligible(list(self._picture.topics.values()), before, after), [write]
+        )
+        self._picture.configs[broker] = after
+        self._feed.publish()
+
+    def _check(self, broker: str, texts: Mapping[str, str]) -> None:
+        """Raise InvalidConfig if a configuration is not valid, as far as this broker can tell."""
+        config = self._config
+        own, every, _ = config.layers
+        if broker == tree.DEFAULT_BROKER:
+            before = dict(every.texts)
+            config.set_dynamic(default=texts)
+            config.set_dynamic(default=before)
+        elif broker == str(config.node_id):
+            before = dict(own.texts)
+            config.set_dynamic(broker=texts)
+            config.set_dynamic(broker=before)
+        else:
+            check_dynamic(texts, per_broker=True)
+
+    def _no_more_eligible(
+        self, topics: Sequence[Topic], before: Mapping[str, str], after: Mapping[str, str]
+    ) -> list[Decision]:
+        """With another min.insync.replicas commits may go on without those outside the ISR."""
+        if before.get(MIN_ISR) == after.get(MIN_ISR):
+            return []
+        return [
+            Decision(topic, index, replace(state, eligible=[]))
+            for topic in topics
+            for index, state in enumerate(topic.partitions)
+            if state.eligible and state.isr
+        ]
+
+    def _new_id(self) -> UUID:
+        while True:
+            made = UUID(int=self._random.getrandbits(128), version=4)
+            if made != NO_UUID and not encode_uuid(made).startswith("-"):
+                return made

@@ -1,0 +1,83 @@
+"""`millstream cluster|reassign|elect` on one broker; with several see tests/failover."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.cli.conftest import CommandLine
+from tests.cli.programs import start
+
+
+def test_info_shows_the_broker(millstream: CommandLine) -> None:
+    millstream("topic", "create", "info-a", "-p", "3")
+    millstream("produce", "info-a", given=b"some bytes\n")
+    found = millstream("cluster", "info", "--json").json
+    (broker,) = found["brokers"]
+    assert found["controller"] == broker["id"]
+    assert broker["controller"]
+    assert broker["leads"] == broker["holds"] == found["partitions"] >= 3
+    assert broker["bytes"] > 0
+    text = millstream("cluster", "info").text
+    assert found["id"] in text
+    assert broker["address"] in text
+
+
+def test_health_is_an_exit_code(millstream: CommandLine) -> None:
+    millstream("topic", "create", "health-a", "-p", "2", "-c", "min.insync.replicas=1")
+    found = millstream("cluster", "health", "--json").json
+    assert found["healthy"]
+    assert found["offline"] == found["under_min_isr"] == found["under_replicated"] == []
+    assert millstream("cluster", "health").text.startswith("healthy: 1 broker, ")
+    millstream("topic", "create", "health-b", "-p", "1", "-c", "min.insync.replicas=2")
+    lacking = millstream.run("cluster", "health", "--json")
+    assert lacking.code == 1
+    assert lacking.json["under_min_isr"] == [
+        {"topic": "health-b", "partition": 0, "leader": 1, "replicas": [1], "isr": [1]}
+    ]
+    shown = millstream.run("cluster", "health", "--wait", "300ms")
+    assert shown.code == 1
+    assert shown.text.startswith("unhealthy: 1 under min ISR (of ")
+    assert "health-b" in shown.text
+    millstream("topic", "delete", "health-b", "--yes")
+    assert millstream("cluster", "health", "--wait", "10s").code == 0
+
+
+def test_watch_prints_changes_and_goes_on_without_a_broker() -> None:
+    process = start("cluster", "watch", "--json", "--interval", "100ms", "--timeout", "500ms")
+    try:
+        assert process.stdout is not None
+        line = json.loads(process.stdout.readline())
+        assert line["healthy"] is False
+        assert "127.0.0.1:1" in line["error"]
+    finally:
+        process.kill()
+        process.communicate(timeout=20)
+
+
+def test_an_even_cluster_has_nothing_to_plan(millstream: CommandLine, tmp_path: Path) -> None:
+    millstream("topic", "create", "plan-a", "-p", "3")
+    assert millstream("reassign", "plan", "--topic", "plan-a", "--json").json == {
+        "version": 1,
+        "partitions": [],
+    }
+    assert "nothing has to be moved" in millstream("reassign", "plan", "--topic", "plan-a").err
+    refused = millstream.run("reassign", "plan", "--brokers", "1,7")
+    assert refused.code == 1
+    assert "there is no broker 7" in refused.err
+    assert millstream.run("reassign", "plan", "--brokers", "one").code == 2
+    too_many = millstream.run("reassign", "plan", "--replicas", "2", "--topic", "plan-a")
+    assert too_many.code == 1
+    assert "2 replicas on 1 brokers" in too_many.err
+    bad = tmp_path / "plan.json"
+    bad.write_text('{"partitions": [{"topic": "plan-a"}]}')
+    refused = millstream.run("reassign", "execute", str(bad), "--yes")
+    assert refused.code == 1
+    assert "is no plan" in refused.err
+
+
+def test_an_unclean_election_needs_names_and_a_yes(millstream: CommandLine) -> None:
+    assert millstream.run("elect", "--unclean").code == 2
+    refused = millstream.run("elect", "orders:0", "--unclean")
+    assert refused.code == 2
+    assert "--yes" in refused.err

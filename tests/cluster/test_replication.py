@@ -1,0 +1,402 @@
+"""Replicas of a partition on three nodes: copying, committing, and what becomes of it in failures."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from millstream.errors import (
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeaderOrFollower,
+    OffsetNotAvailable,
+)
+from tests.cluster.nodes import Nodes, run, until
+
+
+def test_followers_copy_everything_and_acks_all_waits_for_them(tmp_path: Path) -> None:
+    async def test(nodes: Nodes) -> None:
+        await nodes.create(min_insync_replicas="2")
+        leader = nodes[1]
+        for number in range(50):
+            await leader.send(b"a%d" % number, b"b" * 100)
+        assert leader.partition().high_watermark == 100
+        for follower in (nodes[2], nodes[3]):
+            assert follower.partition().log.end_offset == 100
+            await follower.until_committed(100)
+            assert follower.content() == leader.content()
+            with pytest.raises(NotLeaderOrFollower):
+                follower.append(b"x")
+
+    run(test, tmp_path)
+
+
+def test_nothing_is_committed_before_every_in_sync_replica_has_it(tmp_path: Path) -> None:
+    async def test(nodes: Nodes) -> None:
+        await nodes.create()
+        await nodes[1].send(b"a")
+        await nodes.stop(3)
+        appended = nodes[1].append(b"b", acks=-1)
+        waiting = nodes[1].partition().when_acknowledged(-1, appended)
+        assert waiting is not None
+        await until(lambda: nodes[2].partition().log.end_offset == 2)
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        assert nodes[1].partition().high_watermark == 1
+        await until(lambda: nodes.topic.partitions[0].isr == [1, 2])  # node 3 lags for too long
+        await waiting
+        assert nodes[1].partition().high_watermark == 2
+
+    run(test, tmp_path, replica_lag_time_max_ms="600", replica_fetch_wait_max_ms="200")
+
+
+def test_a_leader_that_was_alone_with_its_records_gives_them_up(tmp_path: Path) -> None:
+    async def test(nodes: Nodes) -> None:
+        await nodes.create()
+        await nodes[1].send(b"committed")
+        await nodes.stop(2, 3)
+        nodes[1].append(b"only here")
+        nodes[1].append(b"only here, too")
+        await nodes.start(2, 3)
+        nodes.elect(2, [2, 3])
+        await nodes.tell(2, 3, is_new=False)
+        await nodes[2].send(b"instead")
+        await nodes.tell(1)
+        await until(lambda: nodes[1].partition().log.end_offset == 2)
+        await until(lambda: nodes.topic.partitions[0].isr == [1, 2, 3])
+        await nodes[2].send(b"and on")
+        await until(lambda: nodes[1].partition().high_watermark == 3)
+        assert nodes[1].content() == nodes[2].content()
+        assert b"only here" not in nodes[1].content()
+        assert nodes[1].partition().log.epochs.entries == ((0, 0), (1, 1))
+
+    run(test, tmp_path)
+
+
+def test_a_leader_that_wrote_nothing_in_its_epoch_follows_the_next(tmp_path: Path) -> None:
+    async def test(nodes: Nodes) -> None:
+        await nodes.create()
+        await nodes[1].send(b"a")
+        await until(lambda: nodes[3].partition().high_watermark == 1)
+        for leader in (2, 3, 1, 2):
+            nodes.elect(leader, [1, 2, 3])
+            await nodes.tell(leader)
+        await nodes.tell()
+        await nodes[2].send(b"b")
+        for node in (nodes[1], nodes[3]):
+            await node.until_committed(2)
+            assert node.content() == nodes[2].content()
+            assert node.partition().log.epochs.entries == ((0, 0), (4, 1))
+
+    run(test, tmp_path)
+
+
+def test_a_log_that_diverged_over_several_epochs_is_cut_off_step_by_step(tmp_path: Path) -> None:
+    async def test(nodes: Nodes) -> None:
+        await nodes.create(replicas=[1, 2])
+        await nodes[1].send(b"common")
+        await nodes.stop(2)
+        for _ in range(3):  # epochs that only node 1 knows
+            nodes.elect(1, [1])
+            await nodes.tell(1)
+            nodes[1].append(b"lost", b"lost")
+        await nodes.stop(1)
+        nodes.topic.partitions[0].leader_epoch = 1  # as if the controller had never heard of them
+        await nodes.start(1, 2)
+        nodes.elect(2, [2])
+        await nodes.tell(2, is_new=False)
+        nodes[2].append(b"kept")
+        nodes.topic.partitions[0].leader_epoch = 9
+        nodes.elect(2, [2])
+        await nodes.tell(2)
+        nodes[2].append(b"kept, too")
+        await nodes.tell(1, is_new=False)
+        await until(lambda: nodes.topic.partitions[0].isr == [1, 2])
+        await nodes[2].send(b"end")
+        await until(lambda: nodes[1].partition().high_watermark == 4)
+        assert nodes[1].content() == nodes[2].content()
+        assert nodes[1].partition().log.epochs.entries == nodes[2].partition().log.epochs.entries
+
+    run(test, tmp_path, count=2)
+
+
+def test_an_empty_folder_is_filled_before_its_replica_is_in_sync(tmp_path: Path) -> None:
+    async def test(nodes: Nodes) -> None:
+        await nodes.create(min_insync_replicas="2", segment_bytes="1048576")
+        for number in range(40):
+            await nodes[1].send(b"%d" % number, bytes(100_000))
+        await nodes.stop(3)
+        shutil.rmtree(nodes[3].path)
+        nodes.elect(1, [1, 2])
+        await nodes.tell()
+        nodes.holds = True
+        await nodes.start(3)
+        await nodes.tell(3, is_new=False)
+        await until(lambda: nodes[3].partition().log.end_offset == 80)
+        await until(lambda: nodes[1].partition().leadership.proposed == [1, 2, 3])  # type: ignore[union-attr]
+        assert nodes.topic.partitions[0].isr == [1, 2]
+        nodes.holds = False
+        await until(lambda: nodes.topic.partitions[0].isr == [1, 2, 3])
+        await nodes.stop(1, 2)
+        nodes.elect(3, [3])
+        nodes.topic.overrides = {}
+        nodes[3].replicas.configure(nodes.topic)
+        await nodes.tell(3)
+        assert nodes[3].partition().high_watermark == 80
+        assert nodes[3].content().count(bytes(100_000)) == 40
+
+    run(test, tmp_path)
+
+
+def test_too_few_in_sync_replicas(tmp_path: Path) -> None:
+    async def test(nodes: Nodes) -> None:
+        await nodes.create(min_insync_replicas="2")
+        await nodes[1].send(b"a")
+        await nodes.stop(2, 3)
+        waiting = nodes[1].partition().when_acknowledged(-1, nodes[1].append(b"b", acks=-1))
+        assert waiting is not None
+        with pytest.raises(NotEnoughReplicasAfterAppend):
+            await waiting
+        assert nodes.topic.partitions[0].isr == [1]
+        with pytest.raises(NotEnoughReplicas):
+            nodes[1].append(b"c", acks=-1)
+        assert nodes[1].append(b"c", acks=1).base_offset == 2
+        assert nodes[1].partition().high_watermark == 1  # two replicas must have what is committed
+        await nodes.start(2)
+        await nodes.tell(2, is_new=False)
+        await until(lambda: nodes.topic.partitions[0].isr == [1, 2])
+        await nodes[1].send(b"d")
+        assert nodes[1].partition().high_watermark == 4
+
+    run(test, tmp_path, replica_lag_time_max_ms="600", replica_fetch_wait_max_ms="200")
+
+
+def test_both_the_old_and_the_proposed_replicas_count_while_a_change_is_pending(tmp_path: Path) -> None:
+    async def test(nodes: Nodes) -> None:
+        await nodes.create()
+        await nodes[1].send(b"a")
+        nodes.holds = True
+        await nodes.stop(3)
+        leadership = nodes[1].partition().leadership
+        assert leadership is not None
+        nodes[1].append(b"b")
+        await until(lambda: leadership.proposed == [1, 2])
+        await until(lambda: nodes[2].partition().log.end_offset == 2)
+        await asyncio.sleep(0.1)
+        assert nodes[1].partition().high_watermark == 1  # the controller may still count on node 3
+        nodes.holds = False
+        await until(lambda: nodes[1].partition().high_watermark == 2)
+        nodes.holds = True
+        await nodes.start(3)
+        await nodes.tell(3, is_new=False)
+        await until(lambda: leadership.proposed == [1, 2, 3])
+        await nodes.stop(3)
+        nodes[1].append(b"c")
+        await until(lambda: nodes[2].partition().log.end_offset == 3)
+        await asyncio.sleep(0.1)
+        assert nodes[1].partition().high_watermark == 2  # node 3 may be in sync by now, and be elected
+        nodes.holds = False
+        await until(lambda: nodes[1].partition().high_watermark == 3)
+
+    run(test, tmp_path, replica_lag_time_max_ms="600", replica_fetch_wait_max_ms="200")
+
+
+def test_a_follower_that_began_again_is_not_admitted_for_what_it_had_before(tmp_path: Path) -> None:
+    async def test(nodes: Nodes) -> None:
+        await nodes.create(replicas=[1, 2])
+        nodes.elect(1, [1])
+        nodes.holds = True
+        await nodes.tell()
+        await until(lambda: nodes[1].partition().leadership.proposed == [1, 2])  # type: ignore[union-attr]
+        await nodes.stop(2)
+        await nodes.start(2)  # in a new broker epoch, and without having fetched
+        nodes.holds = False
+        await until(lambda: [1, 2] in nodes.proposals)
+        await until(lambda: nodes[1].partition().leadership.proposed is None)  # type: ignore[union-attr]
+        assert nodes.topic.partitions[0].isr == [1]
+        await nodes.tell(2, is_new=False)
+        await until(lambda: nodes.topic.partitions[0].isr == [1, 2])
+
+    run(test, tmp_path, count=2)
+
+
+def test_without_its_lease_a_leader_takes_and_commits_nothing(tmp_path: Path) -> None:
+    async def test(nodes: Nodes) -> None:
+        await nodes.create()
+        await nodes[1].send(b"a")
+        appended = nodes[1].append(b"b", acks=-1)
+        waiting = nodes[1].partition().when_acknowledged(-1, appended)
+        assert waiting is not None
+        nodes[1].has_lease = False
+        for acks in (0, 1, -1):
+            with pytest.raises(NotLeaderOrFollower):
+                nodes[1].append(b"c", acks=acks)
+        await until(lambda: nodes[3].partition().log.end_offset == nodes[2].partition().log.end_offset == 2)
+        await asyncio.sleep(0.1)
+        assert nodes[1].partition().high_watermark == 1
+        assert not waiting.done()
+        nodes[1].replicas.session_lost()
+        with pytest.raises(NotLeaderOrFollower):
+            await waiting
+        nodes[1].has_lease = True
+        with pytest.raises(NotLeaderOrFollower):
+            nodes[1].append(b"c")
+        nodes.elect(2, [2, 3])
+        await nodes.tell()
+        await nodes[2].send(b"d")
+        await until(lambda: nodes[1].partition().high_watermark == 3)
+        assert nodes[1].content() == nodes[2].content()
+
+    run(test, tmp_path)
+
+
+def test_those_who_wait_are_told_when_another_broker_leads(tmp_path: Path) -> None:
+    async def test(nodes: Nodes) -> None:
+        await nodes.create()
+        seen: list[str] = []
+        nodes[1].replicas.on_resign = lambda partition: seen.append(f"resigned {partition.name}")
+        nodes[2].replicas.on_lead = lambda partition: seen.append(f"leads {partition.name}")
+        await nodes[1].send(b"a")
+        await nodes.stop(3)
+        waiting = nodes[1].partition().when_acknowledged(-1, nodes[1].append(b"b", acks=-1))
+        committed = nodes[1].partition().when_committed(2)
+        assert waiting is not None
+        assert committed is not None
+        nodes.elect(2, [2])
+        await nodes.tell()
+        for future in (waiting, committed):
+            with pytest.raises(NotLeaderOrFollower):
+                await future
+        assert seen == ["resigned orders-0", "leads orders-0"]
+        old = nodes.topic.partitions[0]
+        await nodes[1].replicas.apply(  # older news change nothing
+            replace(nodes.topic, partitions=[replace(old, leader=1, leader_epoch=0, version=0)])
+        )
+        with pytest.raises(NotLeaderOrFollower):
+            nodes[1].append(b"c")
+
+    run(test, tmp_path)
+
+
+def test_a_new_leader_says_where_the_end_is_only_once_it_knows(tmp_path: Path) -> None:
+    async def test(nodes: Nodes) -> None:
+        await nodes.create()
+        await nodes[1].send(b"a")
+        await nodes.stop(1, 3, is_clean=False)
+        partition = nodes[2].partition()
+        partition.high_watermark = 0  # it had not heard of the last commit
+        nodes.elect(2, [2, 3])
+        await nodes.tell(2)
+        with pytest.raises(OffsetNotAvailable):
+            partition.check_available()
+        await nodes.start(3)
+        await nodes.tell(3, is_new=False)
+        await until(lambda: partition.high_watermark == 1)
+        partition.check_available()
+
+    run(test, tmp_path)
+
+
+def test_deleted_records_are_deleted_on_every_replica(tmp_path: Path) -> None:
+    async def test(nodes: Nodes) -> None:
+        await nodes.create()
+        for number in range(10):
+            await nodes[1].send(b"%d" % number)
+        deleted = nodes[1].partition().delete_records(6)
+        assert deleted is not None
+        await deleted
+        for number in (2, 3):
+            assert nodes[number].partition().log.start_offset == 6
+        await nodes.stop(3)
+        assert nodes[1].partition().delete_records(6) is None
+
+    run(test, tmp_path)
+
+
+def test_a_follower_that_was_away_for_long_begins_where_its_leader_does(tmp_path: Path) -> None:
+    async def test(nodes: Nodes) -> None:
+        await nodes.create(replicas=[1, 2])
+        await nodes[1].send(b"old")
+        await nodes.stop(2)
+        nodes.elect(1, [1])
+        await nodes.tell(1)
+        for number in range(10):
+            nodes[1].append(b"%d" % number)
+        nodes[1].partition().log.roll()
+        nodes[1].partition().delete_records(8)
+        await nodes.start(2)
+        await nodes.tell(2, is_new=False)
+        await until(lambda: nodes.topic.partitions[0].isr == [1, 2])
+        log = nodes[2].partition().log
+        assert (log.start_offset, log.end_offset) == (8, 11)
+        await nodes[1].send(b"on")
+        await until(lambda: nodes[2].partition().high_watermark == 12)
+        assert nodes[2].content() == nodes[1].content()
+
+    run(test, tmp_path, count=2)
+
+
+def test_a_replica_that_is_assigned_elsewhere_is_deleted(tmp_path: Path) -> None:
+    async def test(nodes: Nodes) -> None:
+        await nodes.create()
+        await nodes[1].send(b"a")
+        folder = nodes[3].partition().log.folder
+        nodes.topic.partitions[0].replicas = [1, 2]
+        nodes.elect(1, [1, 2])
+        await nodes.tell()
+        assert nodes[3].replicas.topic("orders") == {}
+        assert not Path(folder).exists()
+        await nodes[1].send(b"b")
+        assert nodes[1].partition().high_watermark == 2
+
+    run(test, tmp_path)
+
+
+def test_a_fetch_is_about_what_changed_however_many_partitions_there_are(tmp_path: Path) -> None:
+    async def test(nodes: Nodes) -> None:
+        await nodes.create(partitions=60)
+        for index in range(60):
+            await nodes[1].send(b"%d" % index, index=index)
+        before = nodes[1].fetches
+        started = asyncio.get_running_loop().time()
+        for _ in range(100):
+            await nodes[1].send(b"again", index=7)
+        took_s = asyncio.get_running_loop().time() - started
+        assert nodes[1].fetches - before < 1000
+        assert took_s < 2.0
+        assert all(nodes[3].partition(index).log.end_offset >= 1 for index in range(60))
+
+    run(test, tmp_path)
+
+
+def test_a_new_partition_is_copied_at_once_though_the_fetch_for_others_waits(tmp_path: Path) -> None:
+    async def test(nodes: Nodes) -> None:
+        await nodes.create()
+        await nodes[1].send(b"a")
+        await asyncio.sleep(0.1)
+        nodes.topic.partitions.append(replace(nodes.topic.partitions[0], leader_epoch=0, version=0))
+        nodes.topic.partitions[1].isr = [1, 2, 3]
+        await nodes.tell()
+        started = asyncio.get_running_loop().time()
+        await nodes[1].send(b"b", index=1)
+        assert asyncio.get_running_loop().time() - started < 2.0
+
+    run(test, tmp_path, replica_fetch_wait_max_ms="10000")
+
+
+def test_watermarks_are_remembered_over_a_restart(tmp_path: Path) -> None:
+    async def test(nodes: Nodes) -> None:
+        await nodes.create()
+        for number in range(5):
+            await nodes[1].send(b"%d" % number)
+        await until(lambda: nodes[2].partition().high_watermark == 5)
+        await nodes.stop(2)
+        await nodes.start(2)
+        await nodes.tell(2, is_new=False)
+        assert nodes[2].partition().high_watermark == 5
+
+    run(test, tmp_path)

@@ -1,0 +1,328 @@
+"""Who leads, who is in sync: the decisions alone, over every state that can be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.cluster.metadata import PartitionState
+from millstream.controller.elections import (
+    Rules,
+    after_changes,
+    elected,
+    preferred,
+    stepping_down,
+    uncleanly,
+)
+from millstream.controller.isr import Member, Proposal, altered
+from millstream.controller.reassignment import begun, cancelled, check_target, finished, is_moving
+from millstream.errors import (
+    ElectionNotNeeded,
+    EligibleLeadersNotAvailable,
+    FencedLeaderEpoch,
+    IneligibleReplica,
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    InvalidRequest,
+    InvalidUpdateVersion,
+    KafkaError,
+    NoReassignmentInProgress,
+    NotController,
+    PreferredLeaderNotAvailable,
+)
+
+BROKERS = (1, 2, 3, 4)
+brokers = st.frozensets(st.sampled_from(BROKERS))
+
+
+@st.composite
+def states(draw: st.DrawFn) -> PartitionState:
+    """Any state that a partition of up to four replicas can be in."""
+    replicas = draw(st.permutations(BROKERS))[: draw(st.integers(1, 4))]
+    split = draw(st.lists(st.sampled_from(["isr", "eligible", "neither"]), min_size=4, max_size=4))
+    isr = [each for each, kind in zip(replicas, split, strict=False) if kind == "isr"]
+    eligible = [each for each, kind in zip(replicas, split, strict=False) if kind == "eligible"]
+    if not isr and not eligible:
+        isr = [replicas[0]]
+    last_leader = -1 if isr else draw(st.sampled_from(replicas))
+    leader = draw(st.sampled_from([-1, *isr]))
+    return PartitionState(replicas, isr, leader, draw(st.integers(0, 5)), 3, [], [], eligible, last_leader)
+
+
+rules = st.builds(Rules, st.integers(1, 3), st.booleans())
+
+
+def check(state: PartitionState) -> None:
+    """What holds of every state."""
+    assert state.leader == -1 or state.leader in state.isr
+    assert set(state.isr) <= set(state.replicas)
+    assert set(state.eligible) <= set(state.replicas) - set(state.isr)
+    assert state.isr or state.last_leader in state.replicas
+    assert len(set(state.isr)) == len(state.isr)
+
+
+@given(states(), brokers, brokers, rules)
+def test_brokers_that_come_and_go_leave_a_sound_state(
+    state: PartitionState, live: frozenset[int], stopping: frozenset[int], rule: Rules
+) -> None:
+    candidates = live - stopping
+    after = after_changes(state, live, candidates, rule)
+    check(after)
+    assert after_changes(after, live, candidates, rule) == after
+    assert after.leader == -1 or after.leader in candidates
+    if candidates & (set(state.isr) | set(state.eligible)):
+        assert after.leader != -1
+    if not rule.allows_unclean and (state.isr or state.eligible):
+        assert set(after.isr) <= set(state.isr) | set(state.eligible)
+    assert after.leader_epoch - state.leader_epoch == (after.leader != state.leader)
+
+
+@given(states(), brokers, st.data(), rules)
+def test_who_may_have_lost_records_leads_only_if_nobody_else_could(
+    state: PartitionState, live: frozenset[int], data: st.DataObject, rule: Rules
+) -> None:
+    unclean = frozenset(data.draw(st.frozensets(st.sampled_from(sorted(live))))) if live else frozenset()
+    after = after_changes(state, live, live, replace(rule, allows_unclean=False), unclean=unclean)
+    check(after)
+    trusted = (set(state.isr) | set(state.eligible)) - unclean
+    if after.leader in unclean:
+        assert not trusted
+    if trusted:
+        assert not unclean & set(after.isr)
+        assert set(after.isr) | set(after.eligible)
+    if unclean & (set(state.isr) | set(state.eligible)) and after.leader != -1:
+        assert after.leader_epoch > state.leader_epoch
+
+
+def test_the_next_leader_is_the_first_in_sync_in_the_list() -> None:
+    state = PartitionState([3, 1, 2], [1, 2, 3], 3, 7)
+    after = after_changes(state, {1, 2}, {1, 2}, Rules())
+    assert (after.leader, after.isr, after.leader_epoch) == (1, [1, 2], 8)
+    last = after_changes(after, {2}, {2}, Rules())
+    assert (last.leader, last.isr) == (2, [2])
+    nobody = after_changes(last, {1, 3}, {1, 3}, Rules())
+    assert (nobody.leader, nobody.isr) == (-1, [2])
+    back = after_changes(nobody, {1, 2, 3}, {1, 2, 3}, Rules())
+    assert (back.leader, back.isr) == (2, [2])
+
+
+def test_unclean_election_only_where_the_topic_asks_for_it() -> None:
+    state = PartitionState([1, 2, 3], [1], 1, 0)
+    assert after_changes(state, {2, 3}, {2, 3}, Rules()).leader == -1
+    after = after_changes(state, {2, 3}, {2, 3}, Rules(allows_unclean=True))
+    assert (after.leader, after.isr) == (2, [2])
+
+
+def test_who_left_a_too_small_isr_may_lead_until_commits_go_on() -> None:
+    rule = Rules(min_isr=2)
+    state = PartitionState([1, 2, 3], [1, 2, 3], 1, 0)
+    two = after_changes(state, {1, 2}, {1, 2}, rule)
+    assert (two.isr, two.eligible) == ([1, 2], [])
+    one = after_changes(two, {1}, {1}, rule)
+    assert (one.leader, one.isr, one.eligible) == (1, [1], [2])
+    # 1 fails too. 3 returns and must not lead; 2 may.
+    nobody = after_changes(one, {3}, {3}, rule)
+    assert (nobody.leader, nobody.isr, nobody.eligible) == (-1, [1], [2])
+    other = after_changes(nobody, {2, 3}, {2, 3}, rule)
+    assert (other.leader, other.isr, other.eligible) == (2, [2], [1])
+    # With two in sync again, whoever is not has fallen behind.
+    again = altered(
+        replace(other, version=5), Proposal(2, 2, 5, [Member(2, 1), Member(3, 1)]), {2: 1, 3: 1}, set(), rule
+    )
+    assert (again.isr, again.eligible) == ([2, 3], [])
+
+
+def test_an_unclean_stop_costs_the_last_in_sync_its_place_while_another_has_everything() -> None:
+    rule = Rules(min_isr=2)
+    state = PartitionState([1, 2, 3], [1], -1, 4, eligible=[2])
+    after = after_changes(state, {1}, {1}, rule, unclean={1})
+    assert (after.leader, after.isr, after.eligible, after.last_leader) == (-1, [], [2], 1)
+    better = after_changes(after, {1, 2}, {1, 2}, rule)
+    assert (better.leader, better.isr) == (2, [2])
+    # If the other may have lost records too, the last leader is the best there is.
+    both = after_changes(after, {1, 2}, {1, 2}, rule, unclean={2})
+    assert (both.leader, both.isr, both.last_leader) == (1, [1], -1)
+
+
+def test_an_unclean_stop_begins_a_new_epoch_even_for_the_only_replica() -> None:
+    state = PartitionState([1], [1], 1, 4)
+    assert after_changes(state, {1}, {1}, Rules(), unclean={1}).leader_epoch == 5
+    assert after_changes(state, {1}, {1}, Rules(), restarted={1}) == state
+    two = PartitionState([1, 2], [1, 2], 1, 4)
+    after = after_changes(two, {1, 2}, {1, 2}, Rules(), restarted={1})
+    assert (after.leader, after.leader_epoch) == (1, 5)
+    follower = after_changes(two, {1, 2}, {1, 2}, Rules(), unclean={2})
+    assert (follower.leader, follower.leader_epoch, follower.isr) == (1, 5, [1])
+
+
+@given(states(), st.sampled_from(BROKERS), brokers, rules)
+def test_a_broker_that_steps_down_leads_only_what_no_other_in_sync_could(
+    state: PartitionState, broker: int, candidates: frozenset[int], rule: Rules
+) -> None:
+    after = stepping_down(state, broker, candidates, rule)
+    check(after)
+    others = (candidates - {broker}) & set(state.isr)
+    if state.leader == broker:
+        assert (after.leader == broker) == (not others)
+    else:
+        assert after.leader == state.leader
+        if state.leader != -1:
+            assert broker not in after.isr
+
+
+@given(states(), brokers)
+def test_the_preferred_leader_leads_if_it_can(state: PartitionState, candidates: frozenset[int]) -> None:
+    first = state.replicas[0]
+    try:
+        after = preferred(state, candidates)
+    except ElectionNotNeeded:
+        assert state.leader == first
+    except PreferredLeaderNotAvailable:
+        assert first not in candidates or first not in state.isr
+    else:
+        assert after == replace(
+            state, leader=first, leader_epoch=state.leader_epoch + 1, last_leader=after.last_leader
+        )
+
+
+def test_an_unclean_election_by_hand() -> None:
+    state = PartitionState([1, 2], [1], -1, 0)
+    assert uncleanly(state, {2}, Rules()).leader == 2
+    with pytest.raises(EligibleLeadersNotAvailable):
+        uncleanly(state, set(), Rules())
+    with pytest.raises(ElectionNotNeeded):
+        uncleanly(PartitionState([1, 2], [1], 1, 0), {1, 2}, Rules())
+
+
+# In-sync replicas that leaders propose
+
+
+EPOCHS = {1: 10, 2: 20, 3: 30}
+
+
+def propose(
+    state: PartitionState,
+    *isr: Member,
+    broker_id: int = 1,
+    leader_epoch: int = 5,
+    partition_epoch: int = 3,
+    unfit: frozenset[int] = frozenset(),
+) -> PartitionState:
+    return altered(state, Proposal(broker_id, leader_epoch, partition_epoch, isr), EPOCHS, unfit, Rules())
+
+
+STATE = PartitionState([1, 2, 3], [1, 2], 1, 5, 3)
+
+
+def test_a_leader_changes_who_is_in_sync() -> None:
+    assert propose(STATE, Member(1, 10), Member(2, 20), Member(3, 30)).isr == [1, 2, 3]
+    assert propose(STATE, Member(1), Member(2), Member(3, 30)).isr == [1, 2, 3]
+    assert propose(STATE, Member(1)).isr == [1]
+
+
+@pytest.mark.parametrize(
+    ("error", "isr", "more"),
+    [
+        (FencedLeaderEpoch, [Member(1)], {"leader_epoch": 4}),
+        (NotController, [Member(1)], {"leader_epoch": 6}),
+        (NotController, [Member(1)], {"partition_epoch": 4}),
+        (InvalidUpdateVersion, [Member(1)], {"partition_epoch": 2}),
+        (InvalidRequest, [Member(2)], {"broker_id": 2}),
+        (InvalidRequest, [Member(2)], {}),
+        (InvalidRequest, [Member(1), Member(4)], {}),
+        (InvalidRequest, [Member(1), Member(1)], {}),
+        (IneligibleReplica, [Member(1), Member(3)], {}),  # it joins, but nobody says in which epoch
+        (IneligibleReplica, [Member(1), Member(3, 29)], {}),  # it restarted since
+        (IneligibleReplica, [Member(1), Member(2, 19)], {}),
+        (IneligibleReplica, [Member(1), Member(3, 30)], {"unfit": frozenset({3})}),
+    ],
+)
+def test_a_proposal_that_is_out_of_date_is_refused(
+    error: type[KafkaError], isr: list[Member], more: dict[str, int]
+) -> None:
+    with pytest.raises(error):
+        propose(STATE, *isr, **more)  # type: ignore[arg-type]
+
+
+def test_a_broker_that_is_gone_does_not_join() -> None:
+    with pytest.raises(IneligibleReplica):
+        altered(STATE, Proposal(1, 5, 3, [Member(1, 10), Member(3, 30)]), {1: 10}, set(), Rules())
+
+
+# Moves
+
+
+def test_new_replicas_are_in_sync_before_old_ones_leave() -> None:
+    live = {1, 2, 3, 4}
+    state = PartitionState([1, 2], [1, 2], 1, 5)
+    moving = begun(state, [3, 4], live, Rules())
+    assert (moving.replicas, moving.adding, moving.removing) == ([3, 4, 1, 2], [3, 4], [1, 2])
+    assert (moving.leader, moving.isr, moving.leader_epoch) == (1, [1, 2], 5)
+    half = replace(moving, isr=[1, 2, 3])
+    assert finished(half, live, Rules()) is half
+    done = finished(replace(moving, isr=[1, 2, 3, 4]), live, Rules())
+    assert (done.replicas, done.adding, done.removing, done.isr) == ([3, 4], [], [], [3, 4])
+    assert (done.leader, done.leader_epoch) == (3, 6)
+
+
+def test_a_move_is_taken_back() -> None:
+    live = {1, 2, 3, 4}
+    moving = begun(PartitionState([1, 2], [1, 2], 1, 5), [3, 2], live, Rules())
+    back = cancelled(replace(moving, isr=[1, 2, 3], leader=3), live, Rules())
+    assert (sorted(back.replicas), back.isr, back.adding, back.removing) == ([1, 2], [1, 2], [], [])
+    assert back.leader in (1, 2)
+    with pytest.raises(NoReassignmentInProgress):
+        cancelled(back, live, Rules())
+    with pytest.raises(InvalidReplicaAssignment):
+        cancelled(replace(moving, isr=[3], leader=3), live, Rules())
+
+
+def test_a_move_takes_the_place_of_another() -> None:
+    live = {1, 2, 3, 4}
+    moving = begun(PartitionState([1, 2], [1, 2], 1, 5), [3, 2], live, Rules())
+    other = begun(replace(moving, isr=[1, 2, 3]), [4, 2], live, Rules())
+    assert (other.replicas, other.adding, other.removing) == ([4, 2, 1], [4], [1])
+    assert set(other.isr) == {1, 2}
+
+
+def test_an_order_alone_is_changed_at_once() -> None:
+    state = begun(PartitionState([1, 2], [1, 2], 1, 5), [2, 1], {1, 2}, Rules())
+    assert (state.replicas, is_moving(state), state.leader) == ([2, 1], False, 1)
+
+
+def test_targets_that_cannot_be() -> None:
+    state = PartitionState([1, 2], [1, 2], 1, 5)
+    for target in ([], [1, 1], [1, 9]):
+        with pytest.raises(InvalidReplicaAssignment):
+            check_target(state, target, {1, 2, 3}, may_resize=True)
+    with pytest.raises(InvalidReplicationFactor):
+        check_target(state, [1, 2, 3], {1, 2, 3}, may_resize=False)
+    check_target(state, [1, 2, 3], {1, 2, 3}, may_resize=True)
+
+
+@given(states(), st.permutations(BROKERS), st.integers(1, 4), brokers, rules)
+def test_moves_leave_sound_states(
+    state: PartitionState, order: list[int], count: int, live: frozenset[int], rule: Rules
+) -> None:
+    state = elected(state, live, replace(rule, allows_unclean=False))
+    try:
+        moving = begun(state, order[:count], live, rule)
+    except InvalidReplicaAssignment:
+        return
+    check(moving)
+    assert set(moving.replicas) == set(order[:count]) | set(moving.removing)
+    assert set(moving.isr) <= set(state.isr) | set(state.eligible)
+    if not is_moving(moving):
+        assert moving.replicas == order[:count]
+        return
+    done = finished(replace(moving, isr=[*moving.isr, *(set(moving.adding) - set(moving.isr))]), live, rule)
+    check(done)
+    try:
+        back = cancelled(moving, live, rule)
+    except InvalidReplicaAssignment:
+        return
+    check(back)
+    assert set(back.replicas) == set(state.replicas)
