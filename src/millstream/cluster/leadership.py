@@ -33,6 +33,7 @@ class Follower:
         "broker_epoch",
         "caught_up_at",
         "end_offset",
+        "high_watermark",
         "replica_id",
         "start_offset",
     )
@@ -42,6 +43,8 @@ class Follower:
         self.broker_epoch = -1
         self.end_offset = rules.UNKNOWN
         self.start_offset = rules.UNKNOWN
+        self.high_watermark = rules.UNKNOWN
+        """What it knows to be committed."""
         self.caught_up_at = caught_up_at
         self.asked_at = LONG_AGO
         self.asked_end = 0
@@ -121,6 +124,14 @@ class Leadership:
         """The high watermark, given what this leader has itself."""
         ends = [one.end_offset for one in self._counted]
         return rules.high_watermark(high_watermark, own_end, ends, has_enough=self.has_enough)
+
+    def acknowledged(self, high_watermark: int) -> int:
+        """Up to where records may be acknowledged to those who want all in-sync replicas to have them."""
+        return rules.acknowledged(
+            high_watermark,
+            [one.high_watermark for one in self._counted],
+            min_insync=self._log.config.min_insync_replicas,
+        )
 
     @property
     def has_enough(self) -> bool:

@@ -98,7 +98,11 @@ class Place:
         self.session.noted(self)
 
     def committed(self) -> None:
-        self.session.noted_later(self)
+        if self.partition is not None and self.partition.is_awaited:
+            self.session.nudge()
+            self.session.noted(self)
+        else:
+            self.session.noted_later(self)
 
 
 class ReplicaSession:
@@ -321,7 +325,7 @@ class ReplicaSession:
                 f"{place.fetch_offset} is not within {held.start_offset} to {held.end_offset}"
             )
         place.is_fresh = False
-        partition.fetched(follower, place.fetch_offset, place.start_offset)
+        partition.fetched(follower, place.fetch_offset, place.start_offset, place.high_watermark)
         return None
 
     # Answering

@@ -86,7 +86,7 @@ class Replicas:
             self._isr_changes = IsrChanges(self._broker_id, broker_epoch, metadata, peers)
             self._holder.propose = self._isr_changes.propose
         self.on_lead: Callable[[Partition], None] = lambda _: None
-        """Told of each partition that this broker begins to lead, or leads in a new epoch."""
+        """Told of each partition that this broker begins to lead."""
         self.on_resign: Callable[[Partition], None] = lambda _: None
         """Told of each partition that this broker leads no more."""
 
@@ -206,12 +206,12 @@ class Replicas:
         is_resigned = is_leader and not partition.is_leader and state.version == known.version
         if not _is_newer(state, known) and not is_resigned:
             return
-        was_leader, epoch = partition.is_leader, partition.leader_epoch
+        was_leader = partition.is_leader
         if is_leader:
             if self._fetchers is not None:
                 self._fetchers.remove(partition)
             partition.lead(state)
-            if partition.is_leader and (not was_leader or epoch != partition.leader_epoch):
+            if partition.is_leader and not was_leader:
                 self.on_lead(partition)
             return
         partition.follow(state)
