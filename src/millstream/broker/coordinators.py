@@ -11,7 +11,7 @@ from millstream.cluster.partition import Partition
 from millstream.controller.topics import NewTopic
 from millstream.coordinator.groups.shard import GroupShard
 from millstream.coordinator.runtime import Runtime
-from millstream.errors import CoordinatorNotAvailable, KafkaError
+from millstream.errors import CoordinatorNotAvailable, InvalidReplicationFactor, KafkaError
 from millstream.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -112,7 +112,8 @@ class Coordinators:
         try:
             return await self._broker.controller_link.create_topic(self._new_topic(name))
         except KafkaError as error:
-            if error.retriable:  # no controller, or no word from it
+            # No controller, no word from it, or too few brokers at the moment.
+            if error.retriable or isinstance(error, InvalidReplicationFactor):
                 raise CoordinatorNotAvailable(error.message) from error
             raise
 
