@@ -356,6 +356,7 @@ class Broker:
     def _session_lost(self) -> None:
         self.controller.session_lost()
         self.replicas.session_lost()
+        self.cluster_state.begin_anew()
 
     @property
     def broker_epoch(self) -> int:
