@@ -229,7 +229,7 @@ class Nodes:
     async def create(self, partitions: int = 1, replicas: list[int] | None = None, **overrides: str) -> None:
         """Make a topic that node 1 leads."""
         spread = replicas or sorted(self.nodes)
-        self.topic.overrides = {name.replace("_", "."): value for name, value in overrides.items()}
+        self.topic.overrides |= {name.replace("_", "."): value for name, value in overrides.items()}
         self.topic.partitions = [PartitionState(spread, list(spread), 1, 0) for _ in range(partitions)]
         await self.tell()
 

@@ -7,11 +7,11 @@ is known what became of a proposal, both the old and the proposed ISR count for 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from millstream.cluster import rules
-from millstream.cluster.metadata import PartitionState
+from millstream.cluster.metadata import BrokerNode, PartitionState
 from millstream.errors import NotLeaderOrFollower, StaleBrokerEpoch
 
 if TYPE_CHECKING:
@@ -228,6 +228,24 @@ class Leadership:
         self.proposed = None
         self._no_proposal_before = self._holder.clock.monotonic() + REFUSED_PAUSE_S
         self.recount()
+
+    def nearest(self, rack: str, brokers: Mapping[int, BrokerNode], offset: int) -> int:
+        """The replica that a consumer in a rack should read from, -1 if that is the leader (KIP-392).
+
+        It is in sync, has the records from `offset` on, and is the one of them that reaches furthest.
+        """
+        own = brokers.get(self._holder.broker_id)
+        if own is not None and own.rack == rack:
+            return -1
+        found = [
+            follower
+            for follower in self.followers.values()
+            if follower.replica_id in self.isr
+            and follower.replica_id in brokers
+            and brokers[follower.replica_id].rack == rack
+            and follower.start_offset <= offset <= follower.end_offset
+        ]
+        return max(found, key=lambda one: one.end_offset).replica_id if found else -1
 
     def low_watermark(self, own_start: int) -> int:
         """Where the log starts on every replica whose broker is alive."""

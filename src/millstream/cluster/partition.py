@@ -88,6 +88,10 @@ class Partition:
         self.high_watermark = min(max(high_watermark, log.start_offset), log.end_offset)
         self.acknowledged = 0
         """Up to where a leader may acknowledge records to those who want acks=all."""
+        self.is_throttled_leader = False
+        """Whether followers that are not in sync copy from here at a limited rate only."""
+        self.is_throttled_follower = False
+        """Whether this replica copies at a limited rate only, while it is not in sync."""
         self._holder = holder
         self._clock = holder.clock
         self._unseen_bytes = 0
