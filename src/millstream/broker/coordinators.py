@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,12 @@ class Coordinators:
     def stop(self) -> None:
         for runtime in self._runtimes.values():
             runtime.stop()
+
+    async def until_loaded(self, timeout_s: float) -> None:
+        """Wait, not for long, until what is led here is in service: then nobody has to ask again."""
+        tasks = [task for runtime in self._runtimes.values() for task in runtime.loading]
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout_s)
 
     # Told by the replicas
 
