@@ -111,9 +111,6 @@ class Node:
             partition.wake_fetches()
             await partition.settle()
         await self.listener.stop()
-        if is_clean:
-            marks = {partition.name: partition.high_watermark for partition in self.replicas}
-            self.store.checkpoint_high_watermarks(marks)
         self.store.close(clean=is_clean)
 
     @property
@@ -229,7 +226,7 @@ class Nodes:
     async def create(self, partitions: int = 1, replicas: list[int] | None = None, **overrides: str) -> None:
         """Make a topic that node 1 leads."""
         spread = replicas or sorted(self.nodes)
-        self.topic.overrides = {name.replace("_", "."): value for name, value in overrides.items()}
+        self.topic.overrides |= {name.replace("_", "."): value for name, value in overrides.items()}
         self.topic.partitions = [PartitionState(spread, list(spread), 1, 0) for _ in range(partitions)]
         await self.tell()
 

@@ -35,6 +35,23 @@ def test_followers_copy_everything_and_acks_all_waits_for_them(tmp_path: Path) -
     run(test, tmp_path)
 
 
+def test_what_is_acknowledged_is_known_to_be_committed_everywhere(tmp_path: Path) -> None:
+    """So that a replica that is left alone, and may commit nothing by itself, serves it."""
+
+    async def test(nodes: Nodes) -> None:
+        await nodes.create(min_insync_replicas="2")
+        for number in range(20):
+            await nodes[1].send(b"%d" % number)
+            assert [nodes[one].partition().high_watermark for one in (1, 2, 3)] == [number + 1] * 3
+        nodes[1].append(b"not acknowledged")
+        await nodes.stop(1, 2)
+        nodes.elect(3, [3])
+        await nodes.tell(3)
+        assert nodes[3].partition().high_watermark == 20
+
+    run(test, tmp_path)
+
+
 def test_nothing_is_committed_before_every_in_sync_replica_has_it(tmp_path: Path) -> None:
     async def test(nodes: Nodes) -> None:
         await nodes.create()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from pathlib import Path
 
+from millstream.errors import ClusterAuthorizationFailed, NotLeaderOrFollower
+from millstream.protocol.messages import FetchRequest, FetchResponse
 from tests.cluster.brokers import Brokers, run, until
 
 
@@ -56,3 +59,55 @@ def test_a_broker_with_an_empty_folder_holds_everything_before_it_counts(tmp_pat
         await brokers.send("t", b"alone")
 
     run(test, tmp_path)
+
+
+def test_consumers_read_from_the_replica_in_their_rack(tmp_path: Path) -> None:
+    async def test(brokers: Brokers) -> None:
+        await brokers.create("t")
+        await brokers.send("t", b"a")
+        leader = brokers.leader_of("t")
+        near = next(number for number in brokers.ids if number != leader)
+        await brokers.until_committed(near, "t", 1)
+        sent = await brokers.fetch(leader, "t", 0, rack=f"rack-{near}")
+        assert (sent.error_code, sent.preferred_read_replica, bytes(sent.records or b"")) == (0, near, b"")
+        found = await brokers.fetch(near, "t", 0, rack=f"rack-{near}")
+        assert (found.error_code, found.preferred_read_replica, found.high_watermark) == (0, -1, 1)
+        assert bytes(found.records or b"") == brokers.content(leader, "t")
+        at_home = await brokers.fetch(leader, "t", 0, rack=f"rack-{leader}")
+        assert bytes(at_home.records or b"") == brokers.content(leader, "t")
+        waiting = asyncio.create_task(brokers.fetch(near, "t", 1, rack=f"rack-{near}", max_wait_ms=5000))
+        await asyncio.sleep(0.05)
+        await brokers.send("t", b"b")
+        assert (await waiting).high_watermark == 2
+
+    selector = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+    run(test, tmp_path, replica_selector_class=selector)
+
+
+def test_without_a_selector_followers_send_consumers_to_the_leader(tmp_path: Path) -> None:
+    async def test(brokers: Brokers) -> None:
+        await brokers.create("t")
+        await brokers.send("t", b"a")
+        leader = brokers.leader_of("t")
+        near = next(number for number in brokers.ids if number != leader)
+        assert (await brokers.fetch(leader, "t", 0, rack=f"rack-{near}")).preferred_read_replica == -1
+        refused = await brokers.fetch(near, "t", 0, rack=f"rack-{near}")
+        assert refused.error_code == NotLeaderOrFollower.code
+        assert (await brokers.produce(near, "t", b"x")).error_code == NotLeaderOrFollower.code
+
+    run(test, tmp_path)
+
+
+def test_a_client_may_not_fetch_as_a_replica(tmp_path: Path) -> None:
+    async def test(brokers: Brokers) -> None:
+        link = await brokers.link(1)
+        request = FetchRequest(
+            replica_state=FetchRequest.ReplicaState(replica_id=2, replica_epoch=1),
+            max_wait_ms=0,
+            min_bytes=1,
+            topics=[],
+        )
+        answer = await link.request(request, FetchResponse, 5000)
+        assert answer.error_code == ClusterAuthorizationFailed.code
+
+    run(test, tmp_path, count=1)

@@ -173,7 +173,7 @@ def test_whatever_comes_from_an_earlier_epoch_is_refused(run_in_memory: Run) -> 
         old_epoch = broker.broker_epoch
 
         async def poll(epoch: int, controller_epoch: int) -> int:
-            response = await controller.poll(
+            response = await controller.requests.poll(
                 ClusterStateRequest(
                     broker_id=1, broker_epoch=epoch, controller_epoch=controller_epoch, max_wait_ms=0
                 )
@@ -182,7 +182,7 @@ def test_whatever_comes_from_an_earlier_epoch_is_refused(run_in_memory: Run) -> 
 
         async def alter(epoch: int) -> int:
             return (
-                await controller.alter_partitions(
+                await controller.requests.alter_partitions(
                     AlterPartitionRequest(broker_id=1, broker_epoch=epoch, topics=[])
                 )
             ).error_code
@@ -192,7 +192,7 @@ def test_whatever_comes_from_an_earlier_epoch_is_refused(run_in_memory: Run) -> 
         assert await alter(old_epoch - 1) == StaleBrokerEpoch.code
         assert await alter(old_epoch) == 0
         stopping = ControlledShutdownRequest(broker_id=1, broker_epoch=old_epoch - 1)
-        assert (await controller.stop_broker(stopping)).error_code == StaleBrokerEpoch.code
+        assert (await controller.requests.stop_broker(stopping)).error_code == StaleBrokerEpoch.code
         assert cluster.states("t")[0].leader == 1
         # One that follows a later controller makes this one resign.
         assert await poll(old_epoch, 7) == StaleControllerEpoch.code

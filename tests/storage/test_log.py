@@ -7,7 +7,7 @@ import pytest
 
 from millstream.errors import KafkaStorageError, OffsetOutOfRange, RecordListTooLarge
 from millstream.protocol.batch import decode_records, read_header
-from tests.storage.logs import NOW_MS, SMALL, World, append, batch, fill, offsets, records
+from tests.storage.logs import NOW_MS, SMALL, FaultyFile, World, append, batch, fill, offsets, records
 
 
 def test_offsets_are_assigned_in_order_and_read_back(world: World) -> None:
@@ -301,3 +301,18 @@ def test_a_changed_configuration_holds_from_the_next_append_on(world: World) -> 
     log.config = replace(SMALL, segment_bytes=1000)
     fill(log, 10)
     assert len(log.segments) > 1
+
+
+def test_a_segment_whose_start_cannot_be_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever appends is told of the disk, by an error of Kafka's."""
+    log = world.open()
+    fill(log, 1)
+    log.close()
+    log = world.open(is_clean=True, recovery_point=1)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    monkeypatch.setattr(FaultyFile, "pread", fail)
+    with pytest.raises(KafkaStorageError):
+        fill(log, 1)

@@ -45,6 +45,8 @@ class ClusterState:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._sequence = -1
+        self._terms = 0
+        """How often this broker began to ask anew."""
         self._heard_at = float("-inf")
         self._is_first = True
         self._task: asyncio.Task[None] | None = None
@@ -71,6 +73,11 @@ class ClusterState:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
+    def begin_anew(self) -> None:
+        """Ask for everything, and take no answer to what was asked before: the session was lost."""
+        self._sequence = -1
+        self._terms += 1
+
     def _move(self) -> None:
         """Another broker may be the controller."""
         self._controller_id = None
@@ -81,7 +88,10 @@ class ClusterState:
         pause_s, is_said = PAUSE_S, False
         while True:
             try:
+                terms = self._terms
                 response = await self._ask()
+                if terms != self._terms:
+                    continue
                 if loop.time() - self._heard_at > SILENCE_S + MAX_WAIT_MS / 1000 and not response.is_full:
                     raise _Gap("it was silent for too long")
                 await self._apply(response)
@@ -122,7 +132,7 @@ class ClusterState:
             failed=self._failed(),
         )
         if broker.controller.is_active:
-            response = await broker.controller.poll(request)
+            response = await broker.controller.requests.poll(request)
         else:
             controller_id = self._controller_id
             if controller_id is None:
@@ -167,6 +177,7 @@ class ClusterState:
     async def _apply(self, response: ClusterStateResponse) -> None:
         broker = self._broker
         metadata, replicas = broker.metadata, broker.replicas
+        terms = self._terms
         is_new_term = response.controller_epoch != metadata.controller_epoch
         if is_new_term and not response.is_full:
             raise _Gap("another controller sent changes only")
@@ -184,7 +195,8 @@ class ClusterState:
             await self._take(topic, change)
         if response.is_full:
             self._forget_others({topic.topic_id for topic, _ in merged})
-        self._sequence = response.sequence
+        if terms == self._terms:
+            self._sequence = response.sequence
         self._is_first = False
         if self.applied is not None and not self.applied.done():
             self.applied.set_result(None)

@@ -91,7 +91,7 @@ class ControllerLink:
         broker = self._broker
         request = ControlledShutdownRequest(broker_id=broker.config.node_id, broker_epoch=broker.broker_epoch)
         if broker.controller.is_active:
-            response = await broker.controller.stop_broker(request)
+            response = await broker.controller.requests.stop_broker(request)
         else:
             response = await self.ask(request, ControlledShutdownResponse, timeout_s * 1000)
         if response.error_code:

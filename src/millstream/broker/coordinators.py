@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from millstream.cluster.partition import Partition
 from millstream.controller.topics import NewTopic
 from millstream.coordinator.groups.shard import GroupShard
 from millstream.coordinator.runtime import Runtime
-from millstream.errors import CoordinatorNotAvailable, KafkaError
+from millstream.errors import CoordinatorNotAvailable, InvalidReplicationFactor, KafkaError
 from millstream.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -54,6 +55,12 @@ class Coordinators:
     def stop(self) -> None:
         for runtime in self._runtimes.values():
             runtime.stop()
+
+    async def until_loaded(self, timeout_s: float) -> None:
+        """Wait, not for long, until what is led here is in service: then nobody has to ask again."""
+        tasks = [task for runtime in self._runtimes.values() for task in runtime.loading]
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout_s)
 
     # Told by the replicas
 
@@ -112,7 +119,8 @@ class Coordinators:
         try:
             return await self._broker.controller_link.create_topic(self._new_topic(name))
         except KafkaError as error:
-            if error.retriable:  # no controller, or no word from it
+            # No controller, no word from it, or too few brokers at the moment.
+            if error.retriable or isinstance(error, InvalidReplicationFactor):
                 raise CoordinatorNotAvailable(error.message) from error
             raise
 

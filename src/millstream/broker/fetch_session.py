@@ -64,6 +64,7 @@ class FetchPosition:
             or answer.last_stable_offset != self.last_stable_offset
             or answer.log_start_offset != self.log_start_offset
             or answer.diverging_epoch is not None
+            or answer.preferred_read_replica >= 0
         )
         if answer.error_code != 0:
             # Told again in full once the error is over.

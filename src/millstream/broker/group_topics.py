@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from millstream.broker.group_configs import GroupConfigs
+from millstream.config.group import GroupConfig
 from millstream.coordinator.entry_format import MAX_TEXT_BYTES, fits
 from millstream.coordinator.groups.consumer_entries import Matched
 from millstream.coordinator.groups.topics import KnownTopic
@@ -39,6 +41,7 @@ class GroupTopics:
         self._matched: dict[str, Matched] = {}
         self._weight = 0
         self.version = 0
+        self.configs = GroupConfigs(broker.registry, broker.config)
 
     # What shards ask
 
@@ -52,6 +55,9 @@ class GroupTopics:
 
     def match_again(self) -> None:
         self._tell_later()
+
+    def config_of(self, group_id: str) -> GroupConfig:
+        return self.configs.of(group_id)
 
     # What handlers ask
 
@@ -91,6 +97,7 @@ class GroupTopics:
     def changed(self, name: str) -> None:
         """A topic came, went or grew. The groups are told once for all that change together."""
         self.version += 1
+        self.configs.start()
         if name not in self._broker.metadata.topics:
             self._gone[name] = self._broker.clock.now_ms()
         self._tell_later()
@@ -132,6 +139,7 @@ class GroupTopics:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+        await self.configs.stop()
 
 
 def match_topics(pattern: str, names: Iterable[str]) -> frozenset[str]:

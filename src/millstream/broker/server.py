@@ -62,6 +62,9 @@ MAX_REPORTED = 1000
 PEER_LISTENER = "BROKERS"
 """The name of the listener for brokers, where inter.broker.listener.name names no other."""
 
+LOAD_SECONDS = 0.2
+"""How long a start waits for coordinators to load their logs; clients are asked to wait afterwards."""
+
 PEER_GRACE_SECONDS = 0.2
 """How long other brokers may take for their last answers; what they wait for will not come."""
 
@@ -213,6 +216,7 @@ class Broker:
         self.store.set_aside_strays(topic.topic_id for topic in self.metadata.topics.values())
         for partition in self.replicas:
             await partition.settle()  # what a crash left unflushed is flushed before anyone asks for it
+        await self.coordinators.until_loaded(LOAD_SECONDS)
         for opened in self.listeners.values():
             if not opened.is_open:
                 opened.open()
@@ -356,6 +360,7 @@ class Broker:
     def _session_lost(self) -> None:
         self.controller.session_lost()
         self.replicas.session_lost()
+        self.cluster_state.begin_anew()
 
     @property
     def broker_epoch(self) -> int:

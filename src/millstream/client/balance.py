@@ -61,21 +61,21 @@ class Balance:
 
     def even_replicas(self) -> None:
         """Move replicas from brokers with many to brokers with few, until no move makes it more even."""
-        for topic, partitions in self._topics.items():
-            while self._move_one(partitions, self._of[topic], None):
-                pass
         everything = sorted(self.placement)
-        while self._move_one(everything, self._all, self._of):
+        while any(
+            self._move_one(partitions, self._of[topic], None) for topic, partitions in self._topics.items()
+        ) or self._move_one(everything, self._all, self._of):
             pass
 
     def even_leaders(self) -> None:
         """Choose preferred leaders so that each broker has as many as the others; moves nothing."""
+        everything = sorted(self.placement)
         of = {topic: Counter(self.placement[p][0] for p in parts) for topic, parts in self._topics.items()}
-        for topic, partitions in self._topics.items():
-            while self._lead_elsewhere(partitions, of[topic], None):
-                pass
         total = Counter(replicas[0] for replicas in self.placement.values())
-        while self._lead_elsewhere(sorted(self.placement), total, of):
+        while any(
+            self._lead_elsewhere(partitions, of[topic], total, of)
+            for topic, partitions in self._topics.items()
+        ) or self._lead_elsewhere(everything, total, total, of):
             pass
 
     def _move_one(
@@ -104,23 +104,19 @@ class Balance:
         self,
         partitions: Sequence[TopicPartition],
         counts: Counter[int],
-        of: Mapping[str, Counter[int]] | None,
+        total: Counter[int],
+        of: Mapping[str, Counter[int]],
     ) -> bool:
         for full, empty in self._gaps(counts):
             for partition in partitions:
-                replicas = self.placement[partition]
-                if replicas[0] != full or empty not in replicas:
-                    continue
-                if of is not None and of[partition.topic][full] <= of[partition.topic][empty]:
-                    continue
-                replicas.remove(empty)
-                replicas.insert(0, empty)
-                counts[full] -= 1
-                counts[empty] += 1
-                if of is not None:
-                    of[partition.topic][full] -= 1
-                    of[partition.topic][empty] += 1
-                return True
+                replicas, topic = self.placement[partition], of[partition.topic]
+                if replicas[0] == full and empty in replicas and topic[full] > topic[empty]:
+                    replicas.remove(empty)
+                    replicas.insert(0, empty)
+                    for count in (total, topic):
+                        count[full] -= 1
+                        count[empty] += 1
+                    return True
         return False
 
     def _gaps(self, counts: Counter[int]) -> Iterator[tuple[int, int]]:

@@ -128,7 +128,7 @@ class Cluster:
         for host, port in dict.fromkeys([*known, *self.bootstrap]):
             try:
                 connection = await self._connect(host, port, deadline)
-            except NetworkException as error:
+            except (NetworkException, RequestTimedOut) as error:
                 failures.append(error.message)
                 continue
             self._was_reached = True

@@ -16,6 +16,7 @@ from uuid import UUID
 from millstream.clock import Clock
 from millstream.cluster.following import Following, Key
 from millstream.cluster.peers import Peers
+from millstream.cluster.throttle import Throttle
 from millstream.config.broker import BrokerConfig
 from millstream.errors import (
     FetchSessionIdNotFound,
@@ -34,6 +35,8 @@ log = logging.getLogger(__name__)
 NO_SESSION, NEW_SESSION, OUTSIDE = 0, 0, -1
 MAX_EPOCH = 2**31 - 1
 FIRST_PAUSE_S = 0.02
+MAX_HELD_S = 1.0
+"""How long a partition is held back at a time: the rate may have been changed meanwhile."""
 YIELD_SECONDS = 0.005
 """How long taking an answer may hold the loop at a time."""
 
@@ -48,12 +51,14 @@ class Fetcher:
         config: BrokerConfig,
         clock: Clock,
         broker_epoch: Callable[[], int],
+        throttle: Throttle,
     ) -> None:
         self.leader_id = leader_id
         self._peers = peers
         self._config = config
         self._clock = clock
         self._broker_epoch = broker_epoch
+        self._throttle = throttle
         self._followings: dict[Key, Following] = {}
         self._changed: dict[Key, None] = {}
         """Partitions whose place the leader does not know yet."""
@@ -233,21 +238,34 @@ class Fetcher:
         try:
             if following.take(data):
                 self._changed[following.key] = None
+            partition = following.partition
+            if partition.is_throttled_follower and self._peers.broker_id not in partition.state.isr:
+                self._throttle.spend(len(data.records or b""))
+                self._hold_back(following)
         except KafkaError as error:
             self._pause(following, error)
         except Exception:
             log.exception("copying %s", following.partition.name)
             self._pause(following, KafkaStorageError("what was fetched could not be taken"))
 
+    def _hold_back(self, following: Following) -> None:
+        """Ask for no more of a partition until the rate allows it."""
+        wait_s = self._throttle.wait_s()
+        if wait_s > 0:
+            following.not_before = self._clock.monotonic() + min(wait_s, MAX_HELD_S)
+            self._set_aside(following)
+
     def _pause(self, following: Following, error: KafkaError) -> None:
-        key = following.key
         following.failed(error, self._clock.monotonic(), self._max_pause_s)
-        self._changed.pop(key, None)
-        self._forgotten[key] = None
-        if following.partition.failure is None:
-            self._paused[key] = following
-        else:
-            self._followings.pop(key, None)
+        self._set_aside(following)
+        if following.partition.failure is not None:
+            self._paused.pop(following.key, None)
+            self._followings.pop(following.key, None)
+
+    def _set_aside(self, following: Following) -> None:
+        self._changed.pop(following.key, None)
+        self._forgotten[following.key] = None
+        self._paused[following.key] = following
 
 
 def _is_awaited(following: Following) -> bool:

@@ -10,6 +10,7 @@ from millstream.clock import Clock
 from millstream.cluster.fetcher import Fetcher
 from millstream.cluster.metadata import NO_LEADER
 from millstream.cluster.peers import Peers
+from millstream.cluster.throttle import Throttle
 from millstream.config.broker import BrokerConfig
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class Fetchers:
         self._config = config
         self._clock = clock
         self._broker_epoch = broker_epoch
+        self._throttle = Throttle(lambda: config["follower.replication.throttled.rate"], clock)
         self._fetchers: dict[int, Fetcher] = {}
         self._places: dict[Partition, tuple[int, int]] = {}
         """The leader and the leader epoch in which each partition is copied."""
@@ -43,7 +45,7 @@ class Fetchers:
         fetcher = self._fetchers.get(leader)
         if fetcher is None:
             fetcher = self._fetchers[leader] = Fetcher(
-                leader, self._peers, self._config, self._clock, self._broker_epoch
+                leader, self._peers, self._config, self._clock, self._broker_epoch, self._throttle
             )
         self._places[partition] = place
         fetcher.add(partition)

@@ -77,7 +77,7 @@ class Following:
             )
             partition.truncate(offset)
             return True
-        start_offset, records = held.start_offset, data.records
+        before, records = (held.start_offset, partition.high_watermark), data.records
         if records:
             batches = memoryview(records)
             self._check(batches)
@@ -85,7 +85,7 @@ class Following:
         else:
             partition.copy(memoryview(b""), data.high_watermark, data.log_start_offset)
         self._pause_s = FIRST_PAUSE_S
-        return bool(records) or start_offset != held.start_offset
+        return bool(records) or before != (held.start_offset, partition.high_watermark)
 
     def _may_restart(self, leader_start: int) -> bool:
         """Whether this log lies before all that the leader has, or holds nothing at all.

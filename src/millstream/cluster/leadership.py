@@ -7,11 +7,11 @@ is known what became of a proposal, both the old and the proposed ISR count for 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from millstream.cluster import rules
-from millstream.cluster.metadata import PartitionState
+from millstream.cluster.metadata import BrokerNode, PartitionState
 from millstream.errors import NotLeaderOrFollower, StaleBrokerEpoch
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class Follower:
         "broker_epoch",
         "caught_up_at",
         "end_offset",
+        "high_watermark",
         "replica_id",
         "start_offset",
     )
@@ -42,6 +43,8 @@ class Follower:
         self.broker_epoch = -1
         self.end_offset = rules.UNKNOWN
         self.start_offset = rules.UNKNOWN
+        self.high_watermark = rules.UNKNOWN
+        """What it knows to be committed."""
         self.caught_up_at = caught_up_at
         self.asked_at = LONG_AGO
         self.asked_end = 0
@@ -121,6 +124,14 @@ class Leadership:
         """The high watermark, given what this leader has itself."""
         ends = [one.end_offset for one in self._counted]
         return rules.high_watermark(high_watermark, own_end, ends, has_enough=self.has_enough)
+
+    def acknowledged(self, high_watermark: int) -> int:
+        """Up to where records may be acknowledged to those who want all in-sync replicas to have them."""
+        return rules.acknowledged(
+            high_watermark,
+            [one.high_watermark for one in self._counted],
+            min_insync=self._log.config.min_insync_replicas,
+        )
 
     @property
     def has_enough(self) -> bool:
@@ -217,6 +228,24 @@ class Leadership:
         self.proposed = None
         self._no_proposal_before = self._holder.clock.monotonic() + REFUSED_PAUSE_S
         self.recount()
+
+    def nearest(self, rack: str, brokers: Mapping[int, BrokerNode], offset: int) -> int:
+        """The replica that a consumer in a rack should read from, -1 if that is the leader (KIP-392).
+
+        It is in sync, has the records from `offset` on, and is the one of them that reaches furthest.
+        """
+        own = brokers.get(self._holder.broker_id)
+        if own is not None and own.rack == rack:
+            return -1
+        found = [
+            follower
+            for follower in self.followers.values()
+            if follower.replica_id in self.isr
+            and follower.replica_id in brokers
+            and brokers[follower.replica_id].rack == rack
+            and follower.start_offset <= offset <= follower.end_offset
+        ]
+        return max(found, key=lambda one: one.end_offset).replica_id if found else -1
 
     def low_watermark(self, own_start: int) -> int:
         """Where the log starts on every replica whose broker is alive."""

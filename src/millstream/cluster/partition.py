@@ -86,6 +86,12 @@ class Partition:
         self.refusal: KafkaError | None = NotLeaderOrFollower(f"{name} is not led here")
         """Why nothing can be written; None while this replica leads."""
         self.high_watermark = min(max(high_watermark, log.start_offset), log.end_offset)
+        self.acknowledged = 0
+        """Up to where a leader may acknowledge records to those who want acks=all."""
+        self.is_throttled_leader = False
+        """Whether followers that are not in sync copy from here at a limited rate only."""
+        self.is_throttled_follower = False
+        """Whether this replica copies at a limited rate only, while it is not in sync."""
         self._holder = holder
         self._clock = holder.clock
         self._unseen_bytes = 0
@@ -119,6 +125,7 @@ class Partition:
         )
         self._quick_rules = self.rules.unfolding_at_most(QUICK_BYTES)
         self._flushing.configure()
+        self._isr_changed()  # it may be enough now, or too few
 
     # What the cluster says
 
@@ -137,6 +144,7 @@ class Partition:
             self.admit_followers()
             return
         self.is_leader = True
+        self.acknowledged = 0
         self.leader_epoch = state.leader_epoch
         self.refusal = None
         log.begin_epoch(state.leader_epoch)
@@ -146,6 +154,7 @@ class Partition:
             # that sends it again) before it is.
             self._flushing.start()
         self.commit()
+        self._acknowledge()
         log.producers.note_committed(self.high_watermark)
         self.wake_fetches()
 
@@ -182,6 +191,7 @@ class Partition:
             if not leadership.has_enough:
                 self._ack_waiters.fail(NotEnoughReplicasAfterAppend())
             self.commit()
+            self._acknowledge()
 
     # Writing
 
@@ -235,7 +245,7 @@ class Partition:
     def when_acknowledged(self, acks: int, appended: Appended) -> asyncio.Future[None] | None:
         """A future that ends when an append may be acknowledged; None if it may be now."""
         next_offset = appended.last_offset + 1
-        if acks == ALL and self.high_watermark < next_offset:
+        if acks == ALL and self.acknowledged < next_offset:
             return self._ack_waiters.wait(next_offset)
         if self.log.recovery_point < next_offset and self._flushing.is_due:
             return self._flushing.waiters.wait(next_offset)
@@ -300,7 +310,11 @@ class Partition:
             return
         self.high_watermark = offset
         self._commit_waiters.passed(offset)
-        self._ack_waiters.passed(offset)
+        if self.leadership is None:
+            self.acknowledged = offset
+            self._ack_waiters.passed(offset)
+        else:
+            self._acknowledge()
         nbytes, self._unseen_bytes = self._unseen_bytes, 0
         if self._byte_waiters:
             for waiter in tuple(self._byte_waiters):
@@ -308,16 +322,31 @@ class Partition:
         for watcher in self.watchers:
             watcher.committed()
 
+    def _acknowledge(self) -> None:
+        leadership = self.leadership
+        offset = self.high_watermark if leadership is None else leadership.acknowledged(self.high_watermark)
+        if offset > self.acknowledged:
+            self.acknowledged = offset
+            self._ack_waiters.passed(offset)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether producers wait for followers to know what is committed."""
+        return bool(self._ack_waiters)
+
     # Followers, told by the leader's side of replication
 
-    def fetched(self, follower: Follower, offset: int, start_offset: int) -> None:
-        """A follower has everything below `offset`, as it is here."""
+    def fetched(self, follower: Follower, offset: int, start_offset: int, known_watermark: int) -> None:
+        """A follower has everything below `offset`, as it is here, and knows what is committed of it."""
         leadership = self.leadership
         if leadership is None:
             return
+        follower.high_watermark = known_watermark
         is_proposed = leadership.fetched(follower, offset, start_offset, self.high_watermark)
         if self.high_watermark < self.log.end_offset:
             self.commit()
+        if self._ack_waiters:
+            self._acknowledge()
         if is_proposed:
             self._holder.propose(self)
         if self._deletion_waiters:

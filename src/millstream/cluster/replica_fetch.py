@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from millstream.cluster import rules
+from millstream.cluster.throttle import Throttle
 from millstream.errors import (
     FetchSessionIdNotFound,
     InvalidFetchSessionEpoch,
@@ -37,6 +38,9 @@ OUTSIDE = -1
 
 WATERMARK_DELAY_S = 0.005
 """How long the news of a higher high watermark may wait for records to go with it."""
+
+MAX_HELD_S = 1.0
+"""How long a follower is held back at a time: the rate may have been changed meanwhile."""
 
 PartitionData = FetchResponse.PartitionData
 Find = Callable[[UUID, int, int], "Partition"]
@@ -98,18 +102,23 @@ class Place:
         self.session.noted(self)
 
     def committed(self) -> None:
-        self.session.noted_later(self)
+        if self.partition is not None and self.partition.is_awaited:
+            self.session.nudge()
+            self.session.noted(self)
+        else:
+            self.session.noted_later(self)
 
 
 class ReplicaSession:
     """The fetches of one follower, one at a time."""
 
-    def __init__(self, session_id: int, replica_id: int, find: Find) -> None:
+    def __init__(self, session_id: int, replica_id: int, find: Find, throttle: Throttle) -> None:
         self.session_id = session_id
         self.replica_id = replica_id
         self.broker_epoch = -1
         self.epoch = 0
         self._find = find
+        self._throttle = throttle
         self._places: dict[tuple[UUID, int], Place] = {}
         self._noted: dict[Place, None] = {}
         """Places where there may be something to tell, those that waited longest first."""
@@ -117,6 +126,8 @@ class ReplicaSession:
         self._answer: asyncio.Future[FetchResponse] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._later: asyncio.TimerHandle | None = None
+        self._held: dict[Place, None] = {}
+        self._held_timer: asyncio.TimerHandle | None = None
         self._is_woken = False
         self._is_nudged = False
         self._max_bytes = 0
@@ -127,6 +138,7 @@ class ReplicaSession:
             place.leave()
         self._places.clear()
         self._noted.clear()
+        self._held.clear()
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(FetchSessionIdNotFound())
 
@@ -280,8 +292,13 @@ class ReplicaSession:
                     return PartitionData(
                         partition_index=place.index, high_watermark=-1, diverging_epoch=diverging
                     )
+            is_throttled = partition.is_throttled_leader and self._is_throttled(partition)
             if records is None and place.fetch_offset < held.end_offset:
+                if is_throttled and self._hold_back(place):
+                    return None
                 records = held.read(place.fetch_offset, max_bytes, nowait=True).data
+            if is_throttled and records:
+                self._throttle.spend(len(records))
         except KafkaError as error:
             return _refusal(place, error)
         high_watermark, start_offset = partition.high_watermark, held.start_offset
@@ -293,6 +310,27 @@ class ReplicaSession:
             log_start_offset=start_offset,
             records=records,
         )
+
+    def _is_throttled(self, partition: Partition) -> bool:
+        """Whether this follower copies from here at a limited rate: one that is in sync never does."""
+        leadership = partition.leadership
+        return leadership is not None and self.replica_id not in leadership.isr
+
+    def _hold_back(self, place: Place) -> bool:
+        """Let a place wait until the rate allows to read there; false if it does now."""
+        wait_s = self._throttle.wait_s()
+        if wait_s <= 0:
+            return False
+        self._held[place] = None
+        if self._held_timer is None:
+            self._held_timer = self._loop.call_later(min(wait_s, MAX_HELD_S), self._held_enough)
+        return True
+
+    def _held_enough(self) -> None:
+        held, self._held, self._held_timer = self._held, {}, None
+        for place in held:
+            if place.partition is not None:
+                self.noted(place)
 
     def _partition(self, place: Place) -> Partition:
         partition = place.partition
@@ -321,7 +359,7 @@ class ReplicaSession:
                 f"{place.fetch_offset} is not within {held.start_offset} to {held.end_offset}"
             )
         place.is_fresh = False
-        partition.fetched(follower, place.fetch_offset, place.start_offset)
+        partition.fetched(follower, place.fetch_offset, place.start_offset, place.high_watermark)
         return None
 
     # Answering
@@ -338,8 +376,9 @@ class ReplicaSession:
 class ReplicaSessions:
     """The followers' sessions of one broker, one a follower."""
 
-    def __init__(self, find: Find, random: Random) -> None:
+    def __init__(self, find: Find, throttle: Throttle, random: Random) -> None:
         self._find = find
+        self._throttle = throttle
         self._random = random
         self._sessions: dict[int, ReplicaSession] = {}
 
@@ -358,7 +397,7 @@ class ReplicaSessions:
             if session is not None:
                 session.close()
             session_id = self._random.randrange(1, MAX_EPOCH)
-            session = ReplicaSession(session_id, state.replica_id, self._find)
+            session = ReplicaSession(session_id, state.replica_id, self._find, self._throttle)
             self._sessions[state.replica_id] = session
         elif session is None or session.session_id != req.session_id:
             raise FetchSessionIdNotFound

@@ -15,6 +15,7 @@ from millstream.cluster.metadata import Metadata, PartitionState, Topic
 from millstream.cluster.partition import Partition
 from millstream.cluster.peers import Peers
 from millstream.cluster.replica_fetch import ReplicaSessions
+from millstream.cluster.throttle import FOLLOWERS, LEADERS, Throttle, is_listed
 from millstream.cluster.transactional_appends import Admission
 from millstream.config.broker import BrokerConfig
 from millstream.config.log import LogConfig, log_config
@@ -81,12 +82,13 @@ class Replicas:
         self.sessions: ReplicaSessions | None = None
         """The fetches of followers."""
         if metadata is not None and peers is not None:
-            self.sessions = ReplicaSessions(self._led, peers.random)
+            leaders = Throttle(lambda: config["leader.replication.throttled.rate"], clock)
+            self.sessions = ReplicaSessions(self._led, leaders, peers.random)
             self._fetchers = Fetchers(peers, config, clock, broker_epoch)
             self._isr_changes = IsrChanges(self._broker_id, broker_epoch, metadata, peers)
             self._holder.propose = self._isr_changes.propose
         self.on_lead: Callable[[Partition], None] = lambda _: None
-        """Told of each partition that this broker begins to lead, or leads in a new epoch."""
+        """Told of each partition that this broker begins to lead."""
         self.on_resign: Callable[[Partition], None] = lambda _: None
         """Told of each partition that this broker leads no more."""
 
@@ -206,12 +208,12 @@ class Replicas:
         is_resigned = is_leader and not partition.is_leader and state.version == known.version
         if not _is_newer(state, known) and not is_resigned:
             return
-        was_leader, epoch = partition.is_leader, partition.leader_epoch
+        was_leader = partition.is_leader
         if is_leader:
             if self._fetchers is not None:
                 self._fetchers.remove(partition)
             partition.lead(state)
-            if partition.is_leader and (not was_leader or epoch != partition.leader_epoch):
+            if partition.is_leader and not was_leader:
                 self.on_lead(partition)
             return
         partition.follow(state)
@@ -236,7 +238,14 @@ class Replicas:
         )
         if opened.failure is not None:
             partition.fail(KafkaStorageError(opened.failure))
+        if topic.overrides:
+            self._throttle(partition, topic)
         return partition
+
+    def _throttle(self, partition: Partition, topic: Topic) -> None:
+        index, broker_id = partition.name.partition, self._broker_id
+        partition.is_throttled_leader = is_listed(topic.overrides, LEADERS, index, broker_id)
+        partition.is_throttled_follower = is_listed(topic.overrides, FOLLOWERS, index, broker_id)
 
     def _open(self, name: TopicPartition, topic_id: UUID, config: LogConfig, *, is_new: bool) -> Log:
         store = self._store
@@ -308,6 +317,7 @@ class Replicas:
         config = log_config(topic.overrides, self._config)
         for partition in self._topics.get(topic.name, {}).values():
             partition.configure(config)
+            self._throttle(partition, topic)
 
     def brokers_changed(self) -> None:
         """Other brokers came, went, or have other addresses."""
@@ -356,6 +366,14 @@ class Replicas:
             await self._fetchers.stop()
         if self._isr_changes is not None:
             await self._isr_changes.stop()
+        await self.save_watermarks()
+
+    async def save_watermarks(self) -> None:
+        """Write down what is committed, in a thread."""
+        watermarks = {partition.name: partition.high_watermark for partition in self}
+        await asyncio.get_running_loop().run_in_executor(
+            None, self._store.checkpoint_high_watermarks, watermarks
+        )
 
 
 def _is_newer(state: PartitionState, known: PartitionState) -> bool:

@@ -54,6 +54,16 @@ def high_watermark(current: int, own_end: int, other_ends: Iterable[int], *, has
     return max(current, min((own_end, *other_ends))) if has_enough else current
 
 
+def acknowledged(high_watermark: int, known: Iterable[int], *, min_insync: int) -> int:
+    """Up to where records may be acknowledged to a producer that wants all in-sync replicas to have them.
+
+    `known` are the high watermarks that the counted followers have been told. Where a replica that is
+    left alone may commit nothing more (min.insync.replicas of two or more), it can show only what it
+    knows to be committed: so what was acknowledged must be known to all of them before.
+    """
+    return high_watermark if min_insync <= 1 else min((high_watermark, *known))
+
+
 def may_join(end: int, high_watermark: int, epoch_start: int) -> bool:
     """Whether a follower has what every member of the ISR must have."""
     return end >= high_watermark and end >= epoch_start

@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from millstream.config.broker import BrokerConfig
-from millstream.config.broker_keys import find_key
+from millstream.config.broker_keys import BROKER_KEYS, find_key
 from millstream.config.keys import ConfigKey, nearest
 from millstream.config.topic import REMOVED, TOPIC_KEYS
 from millstream.errors import InvalidConfig, InvalidRequest
@@ -82,7 +82,7 @@ def _current(name: str, keys: Mapping[str, ConfigKey], config: BrokerConfig) -> 
 
 
 def _key(name: str, keys: Mapping[str, ConfigKey]) -> ConfigKey:
-    key = keys.get(name) if keys is TOPIC_KEYS else find_key(name)
+    key = find_key(name) if keys is BROKER_KEYS else keys.get(name)
     if key is None:
         hint = f": {REMOVED[name]}" if name in REMOVED else nearest(name, keys)
         raise InvalidConfig(f"unknown config {name}{hint}")

@@ -30,6 +30,7 @@ class Source(IntEnum):
     DYNAMIC_DEFAULT = 3
     STATIC = 4
     DEFAULT = 5
+    GROUP = 8
 
 
 class Layer:

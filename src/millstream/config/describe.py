@@ -40,7 +40,7 @@ def describe_topic(overrides: Mapping[str, str], broker: BrokerConfig) -> list[D
     for key in TOPIC_KEYS.values():
         if key.is_internal and key.name not in overrides:
             continue
-        synonyms = _set_for(key.synonyms, broker)
+        synonyms = set_for(key.synonyms, broker)
         value, source = broker.topic_default(key.name)
         if key.name in values:
             value, source = values[key.name], Source.TOPIC
@@ -77,7 +77,7 @@ _FAMILY_OF = {synonym.name: family for family in _FAMILIES for synonym in family
 def _broker_key(name: str, broker: BrokerConfig, only: Source | None) -> Described:
     key = find_key(name)
     assert key is not None
-    synonyms = _set_for(_FAMILY_OF.get(name, (Synonym(name),)), broker)
+    synonyms = set_for(_FAMILY_OF.get(name, (Synonym(name),)), broker)
     if only is not None:
         synonyms = [synonym for synonym in synonyms if synonym.source == only]
     own = [synonym for synonym in synonyms if synonym.name == name]
@@ -107,7 +107,7 @@ def _described(
     )
 
 
-def _set_for(names: Iterable[Synonym], broker: BrokerConfig) -> list[DescribedSynonym]:
+def set_for(names: Iterable[Synonym], broker: BrokerConfig) -> list[DescribedSynonym]:
     """What the layers set for these names, and their defaults, the strongest first."""
     found = []
     for layer in broker.layers:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from millstream.config.checks import ListOf, OneOf, at_least, between
 from millstream.config.keys import MAX_INT, ConfigKey
 
-NO_GROUP_SETTINGS = "groups have no settings of their own yet"
 AT_ONCE = "what the group coordinator decides is written at once"
 NO_THREADS = "coordinators run on the broker's event loop"
 
@@ -38,7 +37,6 @@ GROUP_KEYS = (
         15_000,
         "The largest assignment interval that a group may set.",
         at_least(0),
-        idle=NO_GROUP_SETTINGS,
     ),
     ConfigKey(
         "group.consumer.max.heartbeat.interval.ms",
@@ -46,7 +44,6 @@ GROUP_KEYS = (
         15_000,
         "The largest heartbeat interval that a group may set.",
         at_least(1),
-        idle=NO_GROUP_SETTINGS,
     ),
     ConfigKey(
         "group.consumer.max.session.timeout.ms",
@@ -54,7 +51,6 @@ GROUP_KEYS = (
         60_000,
         "The largest session time-out that a group may set.",
         at_least(1),
-        idle=NO_GROUP_SETTINGS,
     ),
     ConfigKey(
         "group.consumer.max.size",
@@ -76,7 +72,6 @@ GROUP_KEYS = (
         0,
         "The smallest assignment interval that a group may set.",
         at_least(0),
-        idle=NO_GROUP_SETTINGS,
     ),
     ConfigKey(
         "group.consumer.min.heartbeat.interval.ms",
@@ -84,7 +79,6 @@ GROUP_KEYS = (
         5000,
         "The smallest heartbeat interval that a group may set.",
         at_least(1),
-        idle=NO_GROUP_SETTINGS,
     ),
     ConfigKey(
         "group.consumer.min.session.timeout.ms",
@@ -92,7 +86,6 @@ GROUP_KEYS = (
         45_000,
         "The smallest session time-out that a group may set.",
         at_least(1),
-        idle=NO_GROUP_SETTINGS,
     ),
     ConfigKey(
         "group.consumer.session.timeout.ms",

@@ -21,28 +21,16 @@ from millstream.clock import Clock
 from millstream.cluster.metadata import PartitionState, Topic
 from millstream.config.broker import BrokerConfig
 from millstream.controller import tree
-from millstream.controller.answers import answer
+from millstream.controller.broker_requests import BrokerRequests
 from millstream.controller.candidacy import Candidacy
-from millstream.controller.feed import Feed
-from millstream.controller.isr import Member, Proposal
-from millstream.controller.ledger import Ledger
 from millstream.controller.office import Office
-from millstream.controller.partition_changes import Outcome, PartitionChanges
-from millstream.controller.picture import Picture
-from millstream.controller.reading import read_broker_configs, read_brokers, read_seen, read_topics
-from millstream.controller.topic_changes import Alteration, OwnReplicas, TopicChanges
+from millstream.controller.partition_changes import Outcome
+from millstream.controller.term import Term
+from millstream.controller.topic_changes import Alteration, OwnReplicas
 from millstream.controller.topics import NewTopic
 from millstream.controller.turns import Turns
-from millstream.errors import KafkaError, NotController, StaleBrokerEpoch, StaleControllerEpoch
+from millstream.errors import KafkaError, NotController, StaleControllerEpoch
 from millstream.model import TopicPartition
-from millstream.protocol.messages import (
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-    ClusterStateRequest,
-    ClusterStateResponse,
-    ControlledShutdownRequest,
-    ControlledShutdownResponse,
-)
 from millstream.registry.contract import BadVersion, Registry, RegistryError, SessionLost, Unavailable
 
 log = logging.getLogger(__name__)
@@ -69,7 +57,8 @@ class Controller:
         self._office = Office(registry, config.node_id, clock)
         self._candidacy = Candidacy(registry, self._seek)
         self._turns = Turns()
-        self._begin_term()
+        self.term = self._new_term()
+        self.requests = BrokerRequests(self)
         self._is_ready = False
         """Whether the picture has been read in this term."""
         self._is_unsure = False
@@ -83,18 +72,12 @@ class Controller:
         self._upkeep: asyncio.Task[None] | None = None
         self._cancel_watch: Callable[[], None] = lambda: None
 
-    def _begin_term(self) -> None:
-        self._feed = Feed()
-        self._begin_picture()
+    def _new_term(self) -> Term:
+        return Term(self._registry, self._office, self._replicas, self._config, self._random)
 
-    def _begin_picture(self) -> None:
-        registry, feed = self._registry, self._feed
-        picture = self._picture = Picture(self._config)
-        ledger = Ledger(registry, self._office, picture, feed)
-        self._partitions = PartitionChanges(picture, feed, ledger)
-        self._topics = TopicChanges(
-            registry, picture, feed, ledger, self._replicas, self._config, self._random
-        )
+    @property
+    def broker_id(self) -> int:
+        return self._config.node_id
 
     @property
     def epoch(self) -> int:
@@ -124,7 +107,7 @@ class Controller:
             log.warning("no longer the controller of epoch %d: %s", self.epoch, reason)
         self._office.leave()
         self._is_ready = False
-        self._feed.close()
+        self.term.feed.close()
         self._candidacy.wake()
 
     async def stop(self) -> None:
@@ -136,7 +119,7 @@ class Controller:
             await asyncio.gather(self._upkeep, return_exceptions=True)
         await self._turns.stop()
         self._is_ready = False
-        self._feed.close()
+        self.term.feed.close()
 
     async def give_up(self) -> None:
         """Let another broker be the controller."""
@@ -154,36 +137,31 @@ class Controller:
         if self._office.is_held or not await self._office.take():
             return
         log.info("this broker is the controller, in epoch %d", self.epoch)
-        self._feed.close()
-        self._begin_term()
+        self.term.feed.close()
+        self.term = self._new_term()
         self._is_unsure = True
         interval_s = self._config["leader.imbalance.check.interval.seconds"]
         self._next_balance = asyncio.get_running_loop().time() + interval_s
         await self._read_everything()
 
     async def _read_everything(self) -> None:
-        registry = self._registry
-        self._begin_picture()
-        self._is_ready = False
-        self._must_look = False
-        picture = self._picture
-        picture.configs = await read_broker_configs(registry)
-        picture.seen = await read_seen(registry)
-        deleted = set(await registry.children(tree.DELETED_TOPICS))
-        for name, topic in (await read_topics(registry, await registry.children(tree.TOPICS))).items():
-            if name in deleted:
-                picture.deleted[name] = topic
-            else:
-                picture.put(topic)
-        await self._partitions.brokers_are(await read_brokers(registry))
-        await self._partitions.complete()
-        self._feed.restart()
+        self._is_ready = self._must_look = False
+        await self.term.read()
         self._is_unsure = False
         self._is_ready = True
 
+    def check_epoch(self, epoch: int) -> None:
+        """Raise unless this is the controller, as far as someone knows who has heard of one of `epoch`."""
+        if epoch > self.epoch:
+            if self._office.is_held:
+                self._resign(f"a broker follows one of epoch {epoch}")
+            raise StaleControllerEpoch
+        if not self.is_active:
+            raise NotController("this broker is not the controller")
+
     # Turns
 
-    async def _in_turn(self, decide: Callable[[], Awaitable[T]]) -> T:
+    async def in_turn(self, decide: Callable[[], Awaitable[T]]) -> T:
         """Have a decision made when those before it are done; NotController if it cannot be."""
 
         async def decide_in_office() -> T:
@@ -193,7 +171,8 @@ class Controller:
                 if self._is_unsure:
                     await self._read_everything()
                 if self._must_look:
-                    await self._look_at_brokers()
+                    self._must_look = False
+                    await self.term.look_at_brokers()
                 return await decide()
             except RegistryError as error:
                 self._is_unsure = True
@@ -208,15 +187,15 @@ class Controller:
             log.warning("the registry refused a decision: %s", error, exc_info=None if is_expected else error)
             raise NotController(f"the registry cannot be used at the moment: {error}") from error
 
-    async def _and_applied(self, decide: Callable[[], Awaitable[T]]) -> T:
+    async def and_applied(self, decide: Callable[[], Awaitable[T]]) -> T:
         """Have a decision made, and wait until the brokers have applied what it rests on."""
         try:
-            return await self._in_turn(decide)
+            return await self.in_turn(decide)
         finally:
             if self.is_active:
-                feed = self._feed
+                feed = self.term.feed
                 await feed.until_applied(
-                    feed.sequence, lambda: self._picture.epochs if self.is_active else {}, APPLY_SECONDS
+                    feed.sequence, lambda: self.term.picture.epochs if self.is_active else {}, APPLY_SECONDS
                 )
 
     def _brokers_changed(self) -> None:
@@ -227,18 +206,11 @@ class Controller:
 
     async def _look(self) -> None:
         try:
-            await self._in_turn(_nothing)
+            await self.in_turn(_nothing)
         except KafkaError as error:
             log.info("brokers are looked at later: %s", error.message)
         finally:
             self._is_looking = False
-
-    async def _look_at_brokers(self) -> None:
-        self._must_look = False
-        found = await read_brokers(self._registry)
-        known = self._picture.epochs
-        if {broker_id: node.epoch for broker_id, (node, _) in found.items()} != known:
-            await self._partitions.brokers_are(found)
 
     async def _keep_up(self) -> None:
         """Try again what could not be done, and balance leaders."""
@@ -248,7 +220,7 @@ class Controller:
                 if not self._office.is_held:
                     continue
                 if self._is_unsure or self._must_look:
-                    await self._in_turn(_nothing)
+                    await self.in_turn(_nothing)
                 await self._balance()
             except KafkaError as error:
                 log.info("the controller tries again later: %s", error.message)
@@ -261,160 +233,59 @@ class Controller:
             return
         self._next_balance = now + config["leader.imbalance.check.interval.seconds"]
         if config["auto.leader.rebalance.enable"]:
-            count = await self._in_turn(lambda: self._partitions.balance())
+            count = await self.in_turn(lambda: self.term.partitions.balance())
             if count:
                 log.info("gave %d partitions back to their preferred leaders", count)
-
-    # What brokers ask for
-
-    async def poll(self, request: ClusterStateRequest) -> ClusterStateResponse:
-        """What changed since a broker last asked; waits a while if nothing has."""
-        try:
-            await self._check_poll(request)
-        except KafkaError as error:
-            return ClusterStateResponse(error_code=error.code, error_message=error.message)
-        feed, broker_id = self._feed, request.broker_id
-        failed = frozenset((topic.topic_id, index) for topic in request.failed for index in topic.partitions)
-        if self._partitions.is_news(broker_id, failed):
-            await self._in_turn(lambda: self._partitions.replicas_failed(broker_id, failed))
-        sequence = request.sequence if request.controller_epoch == self.epoch else -1
-        if sequence >= 0:
-            feed.note_applied(broker_id, request.broker_epoch, sequence)
-            if sequence == feed.sequence:
-                await feed.wait(sequence, min(request.max_wait_ms, 500) / 1000)
-        if not self.is_active or feed is not self._feed:
-            return ClusterStateResponse(error_code=NotController.code)
-        response = answer(self._picture, feed, broker_id, sequence)
-        response.controller_id, response.controller_epoch = self._config.node_id, self.epoch
-        return response
-
-    async def _check_poll(self, request: ClusterStateRequest) -> None:
-        if request.controller_epoch > self.epoch:
-            if self._office.is_held:
-                self._resign(f"a broker follows one of epoch {request.controller_epoch}")
-            raise StaleControllerEpoch
-        if not self.is_active:
-            raise NotController("this broker is not the controller")
-        await self._check_broker(request.broker_id, request.broker_epoch)
-
-    async def _check_broker(self, broker_id: int, epoch: int) -> None:
-        """Raise unless this is the registration of that broker that is known."""
-        if self._epoch_of(broker_id) < epoch:
-            self._must_look = True  # it has just come, and was faster than the registry's word of it
-            await self._in_turn(_nothing)
-        if self._epoch_of(broker_id) != epoch:
-            raise StaleBrokerEpoch(f"broker {broker_id} is known in epoch {self._epoch_of(broker_id)}")
-
-    def _epoch_of(self, broker_id: int) -> int:
-        node = self._picture.brokers.get(broker_id)
-        return -1 if node is None else node.epoch
-
-    async def alter_partitions(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
-        """Answer the ISRs that a leader proposes."""
-        proposals = [
-            (
-                topic.topic_id,
-                partition.partition_index,
-                Proposal(
-                    request.broker_id,
-                    partition.leader_epoch,
-                    partition.partition_epoch,
-                    [Member(each.broker_id, each.broker_epoch) for each in partition.new_isr_with_epochs]
-                    or [Member(broker_id) for broker_id in partition.new_isr],
-                ),
-            )
-            for topic in request.topics
-            for partition in topic.partitions
-        ]
-
-        async def alter() -> list[PartitionState | KafkaError]:
-            await self._check_in_turn(request.broker_id, request.broker_epoch)
-            return await self._partitions.alter(proposals)
-
-        try:
-            found = await self._in_turn(alter)
-        except KafkaError as error:
-            return AlterPartitionResponse(error_code=error.code, topics=[])
-        answers = iter(found)
-        return AlterPartitionResponse(
-            topics=[
-                AlterPartitionResponse.TopicData(
-                    topic_id=topic.topic_id,
-                    partitions=[
-                        _altered(partition.partition_index, next(answers)) for partition in topic.partitions
-                    ],
-                )
-                for topic in request.topics
-            ]
-        )
-
-    async def _check_in_turn(self, broker_id: int, epoch: int) -> None:
-        if self._epoch_of(broker_id) < epoch:
-            await self._look_at_brokers()
-        if self._epoch_of(broker_id) != epoch:
-            raise StaleBrokerEpoch(f"broker {broker_id} is known in epoch {self._epoch_of(broker_id)}")
-
-    async def stop_broker(self, request: ControlledShutdownRequest) -> ControlledShutdownResponse:
-        """Let others lead what a broker leads that is about to stop."""
-
-        async def move() -> int:
-            await self._check_in_turn(request.broker_id, request.broker_epoch)
-            return await self._partitions.stop_broker(request.broker_id, request.broker_epoch)
-
-        try:
-            return ControlledShutdownResponse(remaining=await self._and_applied(move))
-        except KafkaError as error:
-            return ControlledShutdownResponse(error_code=error.code, error_message=error.message)
 
     # What clients ask for
 
     async def create_topic(self, wanted: NewTopic, *, validate_only: bool = False) -> Topic:
         """Make a topic, and answer when it can be produced to."""
-        return await self._and_applied(lambda: self._topics.create(wanted, validate_only))
+        return await self.and_applied(lambda: self.term.topics.create(wanted, validate_only))
 
     async def delete_topic(self, topic: Topic) -> None:
-        await self._and_applied(lambda: self._topics.delete(topic))
+        await self.and_applied(lambda: self.term.topics.delete(topic))
 
     async def add_partitions(
         self, name: str, total: int, assignments: Sequence[Sequence[int]] | None, *, validate_only: bool
     ) -> None:
-        await self._and_applied(lambda: self._topics.grow(name, total, assignments, validate_only))
+        await self.and_applied(lambda: self.term.topics.grow(name, total, assignments, validate_only))
 
     async def set_topic_config(self, name: str, change: Alteration, *, validate_only: bool) -> None:
         """Change what a topic sets itself, by a function from what it sets now."""
-        await self._and_applied(lambda: self._topics.set_topic_config(name, change, validate_only))
+        await self.and_applied(lambda: self.term.topics.set_topic_config(name, change, validate_only))
 
     async def set_broker_config(self, broker: str, change: Alteration, *, validate_only: bool) -> None:
         """Change what is set while running for a broker, or for all (DEFAULT_BROKER)."""
-        await self._and_applied(lambda: self._topics.set_broker_config(broker, change, validate_only))
+        await self.and_applied(lambda: self.term.topics.set_broker_config(broker, change, validate_only))
 
     async def elect(
         self, wanted: Sequence[TopicPartition] | None, *, is_unclean: bool
     ) -> dict[TopicPartition, Outcome]:
         """Elect preferred leaders, or any where there is none; None is for all partitions."""
-        return await self._and_applied(lambda: self._partitions.elect(wanted, is_unclean=is_unclean))
+        return await self.and_applied(lambda: self.term.partitions.elect(wanted, is_unclean=is_unclean))
 
     async def reassign(
         self, wanted: Mapping[TopicPartition, Sequence[int] | None], *, may_resize: bool
     ) -> dict[TopicPartition, Outcome]:
         """Begin to move partitions to other brokers; None takes a move back."""
-        return await self._and_applied(lambda: self._partitions.reassign(wanted, may_resize=may_resize))
+        return await self.and_applied(lambda: self.term.partitions.reassign(wanted, may_resize=may_resize))
 
     async def reassignments(self) -> dict[TopicPartition, PartitionState]:
         """The partitions that are being moved."""
 
         async def moving() -> dict[TopicPartition, PartitionState]:
-            return dict(self._partitions.moving())
+            return dict(self.term.partitions.moving())
 
-        return await self._in_turn(moving)
+        return await self.in_turn(moving)
 
     async def finish_deletions(self) -> None:
         """Go on with deletions that were cut short, by a crash or a disk that failed."""
         if not self.is_active:
             return
-        for topic in list(self._picture.deleted.values()):
+        for topic in list(self.term.picture.deleted.values()):
             try:
-                await self._in_turn(lambda topic=topic: self._topics.finish_deletion(topic))  # type: ignore[misc]
+                await self.in_turn(lambda topic=topic: self.term.topics.finish_deletion(topic))  # type: ignore[misc]
             except KafkaError as error:
                 if self._reasons.get(topic.name) != error.message:
                     self._reasons[topic.name] = error.message
@@ -425,22 +296,3 @@ class Controller:
 
 async def _nothing() -> None:
     """A turn that only brings the picture up to date."""
-
-
-def _altered(index: int, found: PartitionState | KafkaError) -> AlterPartitionResponse.PartitionData:
-    if isinstance(found, KafkaError):
-        return AlterPartitionResponse.PartitionData(
-            partition_index=index,
-            error_code=found.code,
-            leader_id=-1,
-            leader_epoch=-1,
-            isr=[],
-            partition_epoch=-1,
-        )
-    return AlterPartitionResponse.PartitionData(
-        partition_index=index,
-        leader_id=found.leader,
-        leader_epoch=found.leader_epoch,
-        isr=found.isr,
-        partition_epoch=found.version,
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from uuid import UUID
 
 from millstream.cluster.metadata import BrokerNode, PartitionState, Topic
@@ -239,8 +240,10 @@ class PartitionChanges:
         def complete(topic: Topic, index: int, state: PartitionState) -> PartitionState:
             fit = picture.candidates_for(topic, index, candidates)
             if state.version < 0:
-                fresh = PartitionState(state.replicas, list(state.replicas), -1, 0, -1)
-                return elected(fresh, fit, picture.rules(topic))
+                there = [each for each in state.replicas if each in fit] or list(state.replicas)
+                fresh = PartitionState(state.replicas, there, -1, -1, -1, state.adding, state.removing)
+                made = elected(fresh, fit, picture.rules(topic))
+                return replace(made, leader_epoch=0)
             return reassignment.finished(state, fit, picture.rules(topic))
 
         await self._ledger.decide(self._changed(complete))

@@ -239,6 +239,11 @@ class Runtime(Generic[S]):
         """The partitions whose shards are in service, or will be when they have been loaded."""
         return list(self._hosts)
 
+    @property
+    def loading(self) -> list[asyncio.Task[None]]:
+        """The tasks that load what is led here and not in service yet."""
+        return [host.task for host in self._hosts.values() if host.task is not None and not host.is_active]
+
     def is_active(self, index: int) -> bool:
         host = self._hosts.get(index)
         return host is not None and host.is_active

@@ -47,13 +47,17 @@ class Rolling:
         if segment.size == 0:
             self._age_limit_ms = _NO_LIMIT
             return
+        try:
+            first = segment.first_timestamp
+        except OSError:  # it cannot be read now, and is asked for again with the next batch
+            self._age_limit_ms = _NO_LIMIT
+            return
         config = self._config
         segment_ms = config.segment_ms
         if config.is_compacted:  # only a segment that is not active can be compacted (KIP-354)
             segment_ms = min(segment_ms, config.max_compaction_lag_ms)
         max_jitter_ms = min(config.segment_jitter_ms, segment_ms)
         jitter_ms = self._random.randrange(max_jitter_ms) if max_jitter_ms > 0 else 0
-        first = segment.first_timestamp
         start_ms = first if first >= 0 else segment.created_ms
         self._age_limit_ms = start_ms + segment_ms - jitter_ms
         self._of = segment

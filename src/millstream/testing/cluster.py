@@ -238,11 +238,13 @@ class Cluster:
         return self.call(work)
 
     def call(self, work: Callable[[Client, Deadline], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine with a client of the brokers that run."""
+        """Run a coroutine with a client of the brokers that run and are not paused."""
         from millstream.client.cluster import Cluster as Client
         from millstream.client.deadline import Deadline
 
-        bootstrap = [member.address for member in self.members.values() if member.is_running]
+        bootstrap = [
+            member.address for member in self.members.values() if member.is_running and not member.is_paused
+        ]
 
         async def main() -> T:
             async with Client(bootstrap, client_id="millstream-testing") as client:

@@ -27,6 +27,7 @@ class Member:
         self._log_path = log_path
         self._log_start = 0
         self._process: subprocess.Popen[bytes] | None = None
+        self.is_paused = False
 
     @property
     def address(self) -> str:
@@ -52,6 +53,7 @@ class Member:
         if self.is_running:
             raise RuntimeError(f"broker {self.id} runs already")
         command = [*WITH_PARENT, sys.executable, "-m", "millstream.cli.main", "serve", *words]
+        self.is_paused = False
         with self._log_path.open("ab") as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(  # noqa: S603 - our own program
@@ -92,9 +94,11 @@ class Member:
     def pause(self) -> None:
         """Stop its clock: it does nothing, and knows of nothing, until `resume`."""
         os.kill(self.pid, signal.SIGSTOP)
+        self.is_paused = True
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
+        self.is_paused = False
 
     def wipe(self) -> None:
         """Take away all its files, as a new disk would; it must not run."""

@@ -10,6 +10,7 @@ from uuid import UUID
 import re2  # type: ignore[import-untyped]
 
 from millstream.config.broker import BrokerConfig
+from millstream.config.group import GroupConfig
 from millstream.coordinator.groups.consumer_entries import Matched
 from millstream.coordinator.groups.consumer_group import ConsumerGroup
 from millstream.coordinator.groups.consumer_member import LEAVING, LEAVING_FOR_A_WHILE
@@ -45,6 +46,7 @@ class Topics:
 
     def __init__(self, random: Random) -> None:
         self.known: dict[str, KnownTopic] = {}
+        self.configs: dict[str, GroupConfig] = {}
         self._random = random
 
     def put(self, name: str, count: int) -> None:
@@ -60,6 +62,9 @@ class Topics:
 
     def match_again(self) -> None:
         pass
+
+    def config_of(self, group_id: str) -> GroupConfig:
+        return self.configs.get(group_id, {})
 
     def matched(self, regex: str) -> Matched:
         pattern = re2.compile(regex)

@@ -411,3 +411,28 @@ def test_a_member_id_that_cannot_be_written_down_is_refused() -> None:
     host = ConsumerHost(t=4)
     assert Consumer(host, "x" * 32_768, "t").beat() == 42
     assert Consumer(host, "x" * 32_767, "t").beat() == 0
+
+
+def test_a_group_goes_by_what_it_sets_for_itself() -> None:
+    host = ConsumerHost(t=4)
+    host.topics.configs["g"] = {
+        "consumer.session.timeout.ms": 50_000,
+        "consumer.heartbeat.interval.ms": 7000,
+        "consumer.assignment.interval.ms": 3000,
+    }
+    a, b = Consumer(host, "a", "t"), Consumer(host, "b", "t", group="h")
+    a.step()
+    b.step()
+    host.wait(SESSION_MS + 1)
+    assert sorted(host.shard.consumer.groups["h"].members) == []
+    assert sorted(host.group().members) == ["a"]
+    c = Consumer(host, "c", "t")
+    c.step()
+    host.wait(2999)
+    Consumer(host, "d", "t").step()
+    assert host.group().state is ConsumerState.ASSIGNING
+    host.wait(1)
+    a.step()
+    assert host.group().state is not ConsumerState.ASSIGNING
+    host.wait(50_000)
+    assert host.group().is_empty

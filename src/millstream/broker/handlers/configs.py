@@ -1,4 +1,4 @@
-"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, for topics and brokers."""
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, for topics, brokers and groups."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from millstream.broker.router import Context, handles
 from millstream.config.alter import AlterOp, altered
 from millstream.config.broker_keys import BROKER_KEYS
 from millstream.config.describe import Described, describe_broker, describe_topic
+from millstream.config.group import GROUP_CONFIG_KEYS, describe_group
 from millstream.config.topic import TOPIC_KEYS
 from millstream.controller.tree import DEFAULT_BROKER
 from millstream.errors import InvalidConfig, InvalidRequest, KafkaError
@@ -24,6 +25,7 @@ ConfigEntry = DescribeConfigsResponse.DescribeConfigsResourceResult
 
 TOPIC = 2
 BROKER = 4
+GROUP = 32
 
 
 @handles(DescribeConfigsRequest)
@@ -56,12 +58,16 @@ def _configs(ctx: Context, resource_type: int, name: str) -> Iterable[Described]
     broker = ctx.broker
     if resource_type == TOPIC:
         return describe_topic(broker.metadata.topic(name).overrides, broker.config)
+    if resource_type == GROUP:
+        if not name:
+            raise InvalidRequest("a group's id must not be empty")
+        return describe_group(broker.group_topics.configs.texts(name), broker.config)
     if resource_type == BROKER:
         _broker_name(ctx, name)
         described = describe_broker(broker.config, is_default=name == "")
         return [_as_advertised(ctx, config) for config in described]
     raise InvalidRequest(
-        f"resources of type {resource_type} have no configs here; topics (2) and brokers (4) do"
+        f"resources of type {resource_type} have no configs here; topics (2), brokers (4) and groups (32) do"
     )
 
 
@@ -160,9 +166,13 @@ async def _alter(
             lambda texts: altered(texts, ops, BROKER_KEYS, config),
             validate_only=validate_only,
         )
+    elif resource_type == GROUP:
+        await ctx.broker.group_topics.configs.alter(
+            name, lambda texts: altered(texts, ops, GROUP_CONFIG_KEYS, config), validate_only=validate_only
+        )
     else:
         raise InvalidRequest(
-            f"resources of type {resource_type} cannot be altered; topics (2) and brokers (4) can"
+            f"resources of type {resource_type} cannot be altered; topics (2), brokers (4), groups (32) can"
         )
 
 
@@ -204,7 +214,9 @@ async def _replace(
         await controller.set_broker_config(
             _broker_name(ctx, name), lambda _: texts, validate_only=validate_only
         )
+    elif resource_type == GROUP:
+        await ctx.broker.group_topics.configs.alter(name, lambda _: texts, validate_only=validate_only)
     else:
         raise InvalidRequest(
-            f"resources of type {resource_type} cannot be altered; topics (2) and brokers (4) can"
+            f"resources of type {resource_type} cannot be altered; topics (2), brokers (4), groups (32) can"
         )

@@ -31,6 +31,7 @@ async def consumer_group_heartbeat(
     client = Client(ctx.version, ctx.client_id or "", f"/{ctx.connection.peer}")
     try:
         matched = None
+        await ctx.broker.group_topics.configs.known()
         if req.subscribed_topic_regex and req.member_epoch >= 0:
             matched = await ctx.broker.group_topics.match(req.subscribed_topic_regex)
         return await ctx.broker.groups.write(

@@ -18,7 +18,7 @@ from millstream.protocol.messages import (
 @handles(ClusterStateRequest, is_internal=True)
 async def cluster_state(ctx: Context, req: ClusterStateRequest) -> ClusterStateResponse:
     """What changed since the broker last asked."""
-    return await ctx.broker.controller.poll(req)
+    return await ctx.broker.controller.requests.poll(req)
 
 
 @handles(AlterPartitionRequest, is_internal=True)
@@ -26,10 +26,10 @@ async def alter_partition(ctx: Context, req: AlterPartitionRequest) -> AlterPart
     """v3 broker epochs of the members (KIP-903)."""
     if not ctx.broker.controller.is_active:
         return AlterPartitionResponse(error_code=NotController.code, topics=[])
-    return await ctx.broker.controller.alter_partitions(req)
+    return await ctx.broker.controller.requests.alter_partitions(req)
 
 
 @handles(ControlledShutdownRequest, is_internal=True)
 async def controlled_shutdown(ctx: Context, req: ControlledShutdownRequest) -> ControlledShutdownResponse:
     """Others lead what a broker leads that is about to stop."""
-    return await ctx.broker.controller.stop_broker(req)
+    return await ctx.broker.controller.requests.stop_broker(req)

@@ -16,6 +16,12 @@ from millstream.storage.reading import Slice
 READ_COMMITTED = 1
 CONSUMER = -1
 
+RACKS_SINCE = 11
+"""From this version on a consumer says in which rack it is, and may be sent to another replica."""
+
+RACK_AWARE = "RackAwareReplicaSelector"
+"""The replica.selector.class that sends consumers to a replica in their rack, as Kafka's is called."""
+
 PartitionData = FetchResponse.PartitionData
 
 
@@ -53,7 +59,7 @@ class _Found:
         self.answers.append((position, data))
         if data.records:
             self.read_bytes += len(data.records)
-        if data.error_code or data.diverging_epoch is not None:
+        if data.error_code or data.diverging_epoch is not None or data.preferred_read_replica >= 0:
             self.has_error = True
 
 
@@ -77,6 +83,13 @@ class _Fetch:
         self._min_bytes = min(req.min_bytes, req.max_bytes)
         self._max_wait_seconds = max(req.max_wait_ms, 0) / 1000
         self._is_committed_only = req.isolation_level == READ_COMMITTED
+        self._rack = ""
+        self._find = ctx.broker.replicas.leader
+        if ctx.version >= RACKS_SINCE and str(ctx.broker.config["replica.selector.class"]).endswith(
+            RACK_AWARE
+        ):
+            self._rack = req.rack_id
+            self._find = ctx.broker.replicas.replica
 
     def begin(self) -> FetchResponse | Awaitable[FetchResponse]:
         try:
@@ -133,16 +146,19 @@ class _Fetch:
                 name = self._broker.metadata.topic_by_id(position.topic_id).name
             else:
                 name = position.topic
-            partition = self._broker.replicas.leader(name, position.index, position.current_leader_epoch)
+            partition = self._find(name, position.index, position.current_leader_epoch)
             log = partition.log
             count = 0
+            if self._rack and partition.leadership is not None:
+                brokers, wanted = self._broker.metadata.brokers, position.fetch_offset
+                data.preferred_read_replica = partition.leadership.nearest(self._rack, brokers, wanted)
             if position.last_fetched_epoch >= 0:
                 epoch, end_offset = log.epochs.end_offset_for(position.last_fetched_epoch, log.end_offset)
                 if epoch < 0:
                     raise OffsetOutOfRange(f"the epoch {position.last_fetched_epoch} is not known here")
                 if epoch < position.last_fetched_epoch or end_offset < position.fetch_offset:
                     data.diverging_epoch = FetchResponse.EpochEndOffset(epoch=epoch, end_offset=end_offset)
-            if data.diverging_epoch is None:
+            if data.diverging_epoch is None and data.preferred_read_replica < 0:
                 read = partition.read(
                     position.fetch_offset,
                     min(position.max_bytes, max(budget - found.read_bytes, 0)),

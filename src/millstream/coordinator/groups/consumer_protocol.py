@@ -37,7 +37,7 @@ class ConsumerProtocol:
         self._settings = settings
         self._progress = Progress(topics, settings, clock)
         departures = Departures(topics, settings, clock)
-        self._sessions = Sessions(self.groups, timers, settings, departures.remove)
+        self._sessions = Sessions(self.groups, timers, settings, topics, departures.remove)
         parts = (self._progress, departures, self._sessions, topics, settings)
         self.members = Heartbeats(self.groups, classic_groups, *parts, random)
         self.classic_members = ClassicMembers(*parts, clock, random)

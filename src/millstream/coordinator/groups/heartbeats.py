@@ -112,7 +112,9 @@ class Heartbeats:
         response = ConsumerGroupHeartbeatResponse(
             member_id=member_id,
             member_epoch=moved.epoch,
-            heartbeat_interval_ms=self._settings.consumer_heartbeat_interval_ms,
+            heartbeat_interval_ms=self._settings.consumer_heartbeat_interval_ms(
+                self._topics.config_of(group_id)
+            ),
         )
         is_complete = (
             request.rebalance_timeout_ms != -1

@@ -127,7 +127,8 @@ class Progress:
     def _may_assign(self, group: ConsumerGroup) -> bool:
         """Whether the last assignment was made long enough ago."""
         elapsed_ms = self._clock.now_ms() - group.assignment_timestamp_ms
-        return not 0 <= elapsed_ms < self._settings.consumer_assignment_interval_ms
+        own = self._topics.config_of(group.group_id)
+        return not 0 <= elapsed_ms < self._settings.consumer_assignment_interval_ms(own)
 
     def _assign(
         self,

@@ -13,6 +13,7 @@ from typing import Any
 from millstream.coordinator.groups.consumer_group import ConsumerGroup
 from millstream.coordinator.groups.consumer_member import ConsumerMember, MemberState
 from millstream.coordinator.groups.settings import Settings
+from millstream.coordinator.groups.topics import Topics
 from millstream.coordinator.shard import Entry, Result, Timers
 
 log = logging.getLogger(__name__)
@@ -24,11 +25,17 @@ class Sessions:
     """The timers of members."""
 
     def __init__(
-        self, groups: dict[str, ConsumerGroup], timers: Timers, settings: Settings, remove: Remove
+        self,
+        groups: dict[str, ConsumerGroup],
+        timers: Timers,
+        settings: Settings,
+        topics: Topics,
+        remove: Remove,
     ) -> None:
         self._groups = groups
         self._timers = timers
         self._settings = settings
+        self._topics = topics
         self._remove = remove
         self._joins: set[tuple[str, str]] = set()
         """The classic members that were told to join again."""
@@ -36,7 +43,7 @@ class Sessions:
     def heard(self, group_id: str, member: ConsumerMember) -> None:
         """A member gave a sign of life."""
         timeout_ms = (
-            self._settings.consumer_session_timeout_ms
+            self._settings.consumer_session_timeout_ms(self._topics.config_of(group_id))
             if member.classic is None
             else member.classic.session_timeout_ms
         )

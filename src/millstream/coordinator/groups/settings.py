@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from millstream.config.broker import BrokerConfig
+from millstream.config.group import (
+    ASSIGNMENT_INTERVAL_MS,
+    HEARTBEAT_INTERVAL_MS,
+    SESSION_TIMEOUT_MS,
+    GroupConfig,
+)
 
 
 class Settings:
@@ -46,7 +52,7 @@ class Settings:
         value: int = self._config["offsets.retention.check.interval.ms"]
         return value
 
-    # Consumer groups (KIP-848)
+    # Consumer groups (KIP-848); `own` is what a group sets for itself
 
     @property
     def serves_consumer_protocol(self) -> bool:
@@ -57,19 +63,16 @@ class Settings:
         """The assignors that members may ask for; the first is the default."""
         return tuple(self._config["group.consumer.assignors"]) or ("uniform",)
 
-    @property
-    def consumer_assignment_interval_ms(self) -> int:
-        value: int = self._config["group.consumer.assignment.interval.ms"]
+    def consumer_assignment_interval_ms(self, own: GroupConfig) -> int:
+        value: int = own.get(ASSIGNMENT_INTERVAL_MS, self._config["group.consumer.assignment.interval.ms"])
         return value
 
-    @property
-    def consumer_heartbeat_interval_ms(self) -> int:
-        value: int = self._config["group.consumer.heartbeat.interval.ms"]
+    def consumer_heartbeat_interval_ms(self, own: GroupConfig) -> int:
+        value: int = own.get(HEARTBEAT_INTERVAL_MS, self._config["group.consumer.heartbeat.interval.ms"])
         return value
 
-    @property
-    def consumer_session_timeout_ms(self) -> int:
-        value: int = self._config["group.consumer.session.timeout.ms"]
+    def consumer_session_timeout_ms(self, own: GroupConfig) -> int:
+        value: int = own.get(SESSION_TIMEOUT_MS, self._config["group.consumer.session.timeout.ms"])
         return value
 
     @property

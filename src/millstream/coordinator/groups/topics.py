@@ -1,4 +1,7 @@
-"""What groups know of topics: a small picture of them that the broker keeps up to date."""
+"""What groups know of what is around them: the topics, and what groups were configured to.
+
+It is a small picture that the broker keeps up to date.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import NamedTuple, Protocol
 from uuid import UUID
+
+from millstream.config.group import GroupConfig
 
 
 class KnownTopic(NamedTuple):
@@ -27,6 +32,10 @@ class Topics(Protocol):
         """A shard came into service: match its regular expressions with the topics that there are now."""
         ...
 
+    def config_of(self, group_id: str) -> GroupConfig:
+        """What a group sets for itself."""
+        ...
+
 
 class NoTopics:
     """A cluster without topics."""
@@ -39,6 +48,9 @@ class NoTopics:
 
     def match_again(self) -> None:
         pass
+
+    def config_of(self, group_id: str) -> GroupConfig:
+        return {}
 
 
 def known_topics(names: Iterable[str], topics: Topics) -> list[KnownTopic]:

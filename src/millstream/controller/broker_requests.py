@@ -1,0 +1,145 @@
+"""What brokers ask of the controller: what changed, other in-sync replicas, other leaders before they stop.
+
+Whoever asks says in which epoch it is registered; what an earlier registration asks is refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.cluster.metadata import PartitionState
+from millstream.controller.answers import answer
+from millstream.controller.isr import Member, Proposal
+from millstream.errors import KafkaError, NotController, StaleBrokerEpoch
+from millstream.protocol.messages import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    ClusterStateRequest,
+    ClusterStateResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+)
+
+if TYPE_CHECKING:
+    from millstream.controller.controller import Controller
+
+MAX_WAIT_MS = 500
+
+
+class BrokerRequests:
+    """Answers brokers on behalf of the controller."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    async def poll(self, request: ClusterStateRequest) -> ClusterStateResponse:
+        """What changed since a broker last asked; waits a while if nothing has."""
+        try:
+            return await self._poll(request)
+        except KafkaError as error:
+            return ClusterStateResponse(error_code=error.code, error_message=error.message)
+
+    async def _poll(self, request: ClusterStateRequest) -> ClusterStateResponse:
+        controller, broker_id = self._controller, request.broker_id
+        controller.check_epoch(request.controller_epoch)
+        term = controller.term
+        if term.epoch_of(broker_id) < request.broker_epoch:
+            # It has just come, and was faster than the registry's word of it.
+            await controller.in_turn(lambda: self._check_broker(broker_id, request.broker_epoch))
+        self._refuse_stale(broker_id, request.broker_epoch)
+        failed = frozenset((topic.topic_id, index) for topic in request.failed for index in topic.partitions)
+        if term.partitions.is_news(broker_id, failed):
+            await controller.in_turn(lambda: term.partitions.replicas_failed(broker_id, failed))
+        feed = term.feed
+        sequence = request.sequence if request.controller_epoch == term.epoch else -1
+        if sequence >= 0:
+            feed.note_applied(broker_id, request.broker_epoch, sequence)
+            if sequence == feed.sequence:
+                await feed.wait(sequence, min(request.max_wait_ms, MAX_WAIT_MS) / 1000)
+        if not controller.is_active or controller.term is not term:
+            raise NotController("this broker is the controller no more")
+        self._refuse_stale(broker_id, request.broker_epoch)
+        response = answer(term.picture, feed, broker_id, sequence)
+        response.controller_id, response.controller_epoch = controller.broker_id, term.epoch
+        return response
+
+    async def alter_partitions(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        """Answer the ISRs that a leader proposes."""
+        proposals = [
+            (
+                topic.topic_id,
+                partition.partition_index,
+                Proposal(
+                    request.broker_id,
+                    partition.leader_epoch,
+                    partition.partition_epoch,
+                    [Member(each.broker_id, each.broker_epoch) for each in partition.new_isr_with_epochs]
+                    or [Member(broker_id) for broker_id in partition.new_isr],
+                ),
+            )
+            for topic in request.topics
+            for partition in topic.partitions
+        ]
+
+        async def alter() -> list[PartitionState | KafkaError]:
+            await self._check_broker(request.broker_id, request.broker_epoch)
+            return await self._controller.term.partitions.alter(proposals)
+
+        try:
+            answers = iter(await self._controller.in_turn(alter))
+        except KafkaError as error:
+            return AlterPartitionResponse(error_code=error.code, topics=[])
+        return AlterPartitionResponse(
+            topics=[
+                AlterPartitionResponse.TopicData(
+                    topic_id=topic.topic_id,
+                    partitions=[
+                        _altered(partition.partition_index, next(answers)) for partition in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    async def stop_broker(self, request: ControlledShutdownRequest) -> ControlledShutdownResponse:
+        """Let others lead what a broker leads that is about to stop."""
+
+        async def move() -> int:
+            await self._check_broker(request.broker_id, request.broker_epoch)
+            partitions = self._controller.term.partitions
+            return await partitions.stop_broker(request.broker_id, request.broker_epoch)
+
+        try:
+            return ControlledShutdownResponse(remaining=await self._controller.and_applied(move))
+        except KafkaError as error:
+            return ControlledShutdownResponse(error_code=error.code, error_message=error.message)
+
+    async def _check_broker(self, broker_id: int, epoch: int) -> None:
+        """In a turn: raise unless this is the registration of that broker that holds."""
+        if self._controller.term.epoch_of(broker_id) < epoch:
+            await self._controller.term.look_at_brokers()
+        self._refuse_stale(broker_id, epoch)
+
+    def _refuse_stale(self, broker_id: int, epoch: int) -> None:
+        known = self._controller.term.epoch_of(broker_id)
+        if known != epoch or epoch < 0:
+            raise StaleBrokerEpoch(f"broker {broker_id} is known in epoch {known}, not {epoch}")
+
+
+def _altered(index: int, found: PartitionState | KafkaError) -> AlterPartitionResponse.PartitionData:
+    if isinstance(found, KafkaError):
+        return AlterPartitionResponse.PartitionData(
+            partition_index=index,
+            error_code=found.code,
+            leader_id=-1,
+            leader_epoch=-1,
+            isr=[],
+            partition_epoch=-1,
+        )
+    return AlterPartitionResponse.PartitionData(
+        partition_index=index,
+        leader_id=found.leader,
+        leader_epoch=found.leader_epoch,
+        isr=found.isr,
+        partition_epoch=found.version,
+    )
