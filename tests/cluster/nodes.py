@@ -111,9 +111,6 @@ class Node:
             partition.wake_fetches()
             await partition.settle()
         await self.listener.stop()
-        if is_clean:
-            marks = {partition.name: partition.high_watermark for partition in self.replicas}
-            self.store.checkpoint_high_watermarks(marks)
         self.store.close(clean=is_clean)
 
     @property

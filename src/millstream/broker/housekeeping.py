@@ -41,7 +41,7 @@ class Housekeeping:
         background.every(
             "saving high watermarks",
             lambda: config["replica.high.watermark.checkpoint.interval.ms"],
-            self.checkpoint_watermarks,
+            self._broker.replicas.save_watermarks,
         )
         background.every(
             "checking followers",
@@ -79,12 +79,6 @@ class Housekeeping:
         """Write down where the logs start."""
         store = self._broker.store
         await asyncio.get_running_loop().run_in_executor(None, store.checkpoint_start_offsets)
-
-    async def checkpoint_watermarks(self) -> None:
-        """Write down what is committed."""
-        watermarks = {partition.name: partition.high_watermark for partition in self._broker.replicas}
-        store = self._broker.store
-        await asyncio.get_running_loop().run_in_executor(None, store.checkpoint_high_watermarks, watermarks)
 
     async def remove_deleted(self) -> None:
         """Remove what was deleted longer than file.delete.delay.ms ago."""

@@ -13,7 +13,7 @@ from millstream.client.partitioners import PartitionFunction
 from millstream.client.producer_delivery import Delivery, Unplaced
 from millstream.client.producer_line import Line
 from millstream.client.producer_settings import ProducerSettings
-from millstream.errors import KafkaError, MessageTooLarge, MillstreamError, UnknownTopicOrPartition
+from millstream.errors import MessageTooLarge, MillstreamError, UnknownTopicOrPartition
 from millstream.protocol.client_kernel import BatchBuilder, partition_of
 from millstream.protocol.header import HEADER_SIZE
 
@@ -135,13 +135,21 @@ class RecordBuffer:
             index = batch.builder.append(timestamp_ms, key, value, headers)
             if index >= 0:
                 return batch, index
-        batch = self.begin(line, self._room_for(key, value, headers))
-        return batch, batch.builder.append(timestamp_ms, key, value, headers)
+        builder = BatchBuilder(self._room_for(key, value, headers))
+        index = builder.append(timestamp_ms, key, value, headers)
+        return self.begin(line, builder), index
 
     def _room_for(self, key: bytes | None, value: bytes | None, headers: Headers) -> int:
-        """What the batch of a record may grow to."""
+        """What the batch of a record may grow to; errors for what is no record."""
+        for part in (key, value):
+            if part is not None and type(part) is not bytes:
+                raise TypeError(
+                    f"keys and values are bytes, not {type(part).__name__}: give the producer a serializer"
+                )
         size = RECORD_OVERHEAD_BYTES + (len(key) if key else 0) + (len(value) if value else 0)
         for name, content in headers:
+            if content is not None and type(content) is not bytes:
+                raise TypeError(f"a header's value is bytes, not {type(content).__name__}")
             size += 10 + 4 * len(name) + (len(content) if content else 0)
         if size > self._max_record_bytes:
             raise MessageTooLarge(
@@ -149,11 +157,10 @@ class RecordBuffer:
             )
         return max(self._batch_bytes, size)
 
-    def begin(self, line: Line, limit_bytes: int) -> Batch:
+    def begin(self, line: Line, builder: BatchBuilder) -> Batch:
         """A new open batch at the end of a line; the one that was open is full. The lock is held."""
-        self.reserve(limit_bytes)
-        builder = BatchBuilder(limit_bytes)
-        batch = Batch(line.topic, line.index, line.next_number, builder, limit_bytes, self._monotonic())
+        self.reserve(builder.limit)
+        batch = Batch(line.topic, line.index, line.next_number, builder, builder.limit, self._monotonic())
         batch.transaction = self.transaction
         line.next_number += 1
         if line.open is not None:
@@ -254,7 +261,7 @@ class RecordBuffer:
                 topic, record.key, record.value, record.partition, record.timestamp_ms, record.headers
             )
             record.delivery.place(placed._outcome, placed._index, record.timestamp_ms)
-        except (KafkaError, ValueError, IndexError) as error:
+        except Exception as error:
             failed = Unplaced()
             failed.fail(error)
             record.delivery.place(failed, 0, record.timestamp_ms)

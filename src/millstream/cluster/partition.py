@@ -125,6 +125,7 @@ class Partition:
         )
         self._quick_rules = self.rules.unfolding_at_most(QUICK_BYTES)
         self._flushing.configure()
+        self._isr_changed()  # it may be enough now, or too few
 
     # What the cluster says
 

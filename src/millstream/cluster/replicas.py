@@ -366,6 +366,14 @@ class Replicas:
             await self._fetchers.stop()
         if self._isr_changes is not None:
             await self._isr_changes.stop()
+        await self.save_watermarks()
+
+    async def save_watermarks(self) -> None:
+        """Write down what is committed, in a thread."""
+        watermarks = {partition.name: partition.high_watermark for partition in self}
+        await asyncio.get_running_loop().run_in_executor(
+            None, self._store.checkpoint_high_watermarks, watermarks
+        )
 
 
 def _is_newer(state: PartitionState, known: PartitionState) -> bool:

@@ -103,6 +103,8 @@ class BatchBuilder:
             encoded = [(name.encode(), content) for name, content in headers]
             header_bytes = _size_of(len(encoded))
             for name, content in encoded:
+                if content is not None and type(content) is not bytes:
+                    raise TypeError(f"a header's value is bytes, not {type(content).__name__}")
                 header_bytes += _size_of(len(name)) + len(name)
                 header_bytes += 1 if content is None else _size_of(len(content)) + len(content)
         if cython.compiled:

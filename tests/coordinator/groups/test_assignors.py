@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import product
+from time import process_time
 from uuid import UUID
 
 import pytest
@@ -216,3 +217,22 @@ def test_nothing_to_assign(assign: Assignor) -> None:
     members = members_of({"a": {T[0]}, "b": set()})
     assert assign(members, {}) == {"a": {}, "b": {}}
     assert assign(members_of({"a": set(), "b": set()}), {T[0]: 3}) == {"a": {}, "b": {}}
+
+
+def test_many_come_to_one_who_has_everything() -> None:
+    """With mixed subscriptions; this holds the event loop, so it must not take long."""
+    topic_ids = [UUID(int=number + 1) for number in range(100)]
+    counts = dict.fromkeys(topic_ids, 100)
+    readings = [frozenset(topic_ids[start:end]) for start, end in ((0, 100), (0, 50), (25, 75), (0, 90))]
+    first = {"m0": Subscriber(readings[0], {})}
+    has = assign_uniformly(first, counts)["m0"]
+    assert size(has) == 10_000
+    members = {f"m{number}": Subscriber(readings[number % 4], {}) for number in range(1000)}
+    members["m0"] = Subscriber(readings[0], has)
+    started = process_time()
+    assigned = assign_uniformly(members, counts)
+    assert process_time() - started < 0.4
+    assert {size(partitions) for partitions in assigned.values()} == {10}
+    found = owners(assigned)
+    assert all(topic_id in members[member_id].topic_ids for (topic_id, _), member_id in found.items())
+    assert all(numbers <= has[topic_id] for topic_id, numbers in assigned["m0"].items())

@@ -36,10 +36,13 @@ class _Places:
         self.topic_ids = list(counts)
         self.counts = list(counts.values())
         self.starts: dict[UUID, int] = {}
+        self.firsts: list[int] = []
+        """The first place of each topic, by the topic's id and by its place in `topic_ids`."""
         self.topic_of: list[int] = []
         """The topic of each place, by its place in `topic_ids`."""
         for i, (topic_id, count) in enumerate(counts.items()):
             self.starts[topic_id] = len(self.topic_of)
+            self.firsts.append(len(self.topic_of))
             self.topic_of += [i] * count
 
     def kept_and_free(self, members: Mapping[str, Subscriber]) -> tuple[dict[str, list[int]], list[int]]:
@@ -62,14 +65,14 @@ class _Places:
 
     def by_topic(self, places: Iterable[int]) -> Partitions:
         found: dict[int, list[int]] = {}
+        topic_of = self.topic_of
         for place in places:
-            found.setdefault(self.topic_of[place], []).append(place)
-        partitions = {}
-        for i, numbers in found.items():
-            topic_id = self.topic_ids[i]
-            start = self.starts[topic_id]
-            partitions[topic_id] = frozenset(number - start for number in numbers)
-        return partitions
+            topic = topic_of[place]
+            if topic in found:
+                found[topic].append(place - self.firsts[topic])
+            else:
+                found[topic] = [place - self.firsts[topic]]
+        return {self.topic_ids[topic]: frozenset(numbers) for topic, numbers in found.items()}
 
 
 def _share_alike(kept: dict[str, list[int]], free: list[int]) -> None:
@@ -104,10 +107,12 @@ class _Balance:
         free: Iterable[int],
     ) -> None:
         self._places = places
-        self._readers: list[list[str]] = [
-            [member_id for member_id, member in members.items() if topic_id in member.topic_ids]
-            for topic_id in places.topic_ids
-        ]
+        self._readers: list[list[str]] = [[] for _ in places.topic_ids]
+        numbers = {topic_id: number for number, topic_id in enumerate(places.topic_ids)}
+        for topic_ids, readers in _by_subscription(members).items():
+            for topic_id in topic_ids:
+                if topic_id in numbers:
+                    self._readers[numbers[topic_id]] += readers
         self._free: dict[int, list[int]] = {}
         for place in free:
             self._free.setdefault(places.topic_of[place], []).append(place)
@@ -120,6 +125,7 @@ class _Balance:
 
     def assign(self) -> dict[str, Partitions]:
         self._hand_out()
+        self._hand_over()
         while self._level():
             pass
         return {
@@ -137,6 +143,45 @@ class _Balance:
                 self._held[member_id].setdefault(topic, []).append(place)
                 self._load[member_id] = load + 1
                 heapreplace(heap, (load + 1, member_id))
+
+    def _hand_over(self) -> None:
+        """Let partitions go from those that have many straight to those that read the topic and have few.
+
+        What is left to do then takes more than one step (`_level`), but it is little: else a member that was
+        alone for a while would hold up those that come after it, with each of its partitions.
+        """
+        heaps: dict[int, list[tuple[int, str]]] = {}
+        floor = min(self._load.values())
+        for giver in sorted(self._load, key=lambda member_id: -self._load[member_id]):
+            if self._load[giver] - floor < 2:
+                continue
+            held = self._held[giver]
+            has_given = False
+            for topic in sorted(held, key=lambda topic: (len(self._readers[topic]), topic)):
+                places = held[topic]
+                while places:
+                    least, taker = self._least(topic, heaps)
+                    if self._load[giver] - least < 2:
+                        break
+                    self._held[taker].setdefault(topic, []).append(places.pop())
+                    self._load[giver] -= 1
+                    self._load[taker] += 1
+                    has_given = True
+                if not places:
+                    del held[topic]
+            if has_given:
+                floor = min(self._load.values())
+
+    def _least(self, topic: int, heaps: dict[int, list[tuple[int, str]]]) -> tuple[int, str]:
+        """A reader of a topic that has few partitions, and how many. Those that gave some are not seen."""
+        heap = heaps.get(topic)
+        if heap is None:
+            heap = heaps[topic] = [(self._load[member_id], member_id) for member_id in self._readers[topic]]
+            heapify(heap)
+        while heap[0][0] != self._load[heap[0][1]]:
+            member_id = heap[0][1]
+            heapreplace(heap, (self._load[member_id], member_id))
+        return heap[0]
 
     def _level(self) -> bool:
         """Let partitions go from those that have many to those that have few; whether one did.
@@ -190,6 +235,14 @@ class _Balance:
                     return _steps(came_from, found)
         settled.update(came_from)
         return []
+
+
+def _by_subscription(members: Mapping[str, Subscriber]) -> dict[frozenset[UUID], list[str]]:
+    """The members that read the same: many do, and looking up topics by their ids is dear."""
+    found: dict[frozenset[UUID], list[str]] = {}
+    for member_id, member in members.items():
+        found.setdefault(member.topic_ids, []).append(member_id)
+    return found
 
 
 def _steps(came_from: Mapping[str, tuple[str, int] | None], end: str) -> list[tuple[str, int, str]]:

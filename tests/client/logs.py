@@ -1,0 +1,48 @@
+"""What stands in a topic, read without the client under test's own bookkeeping."""
+
+from __future__ import annotations
+
+import asyncio
+
+from millstream.client.cluster import Cluster
+from millstream.client.deadline import Deadline
+from millstream.client.offsets import LATEST, READ_UNCOMMITTED, list_offsets
+from millstream.client.reader import Reader
+from millstream.client.record import ReadBatch
+from millstream.model import TopicPartition
+from millstream.protocol.record import Record
+
+
+async def read_batches(
+    bootstrap: str, topic: str, partitions: int, isolation_level: int = READ_UNCOMMITTED
+) -> list[ReadBatch]:
+    """All batches of a topic up to its present end."""
+    names = [TopicPartition(topic, index) for index in range(partitions)]
+    async with Cluster(bootstrap) as cluster:
+        deadline = Deadline(30_000)
+        await cluster.topic(topic, deadline)
+        ends = await list_offsets(
+            cluster, dict.fromkeys(names, LATEST), deadline, isolation_level=isolation_level
+        )
+        goal = {name: found.offset for name, found in ends.items()}
+        found: list[ReadBatch] = []
+        async with Reader(cluster, dict.fromkeys(names, 0), isolation_level=isolation_level) as reader:
+            while any(reader.positions[name] < goal[name] for name in names):
+                found += await reader.poll(1000)
+        return found
+
+
+def batches_in(bootstrap: str, topic: str, partitions: int = 1, **options: int) -> list[ReadBatch]:
+    return asyncio.run(read_batches(bootstrap, topic, partitions, **options))
+
+
+def records_in(bootstrap: str, topic: str, partitions: int = 1, **options: int) -> list[list[Record]]:
+    """The records of each partition, in order."""
+    found: list[list[Record]] = [[] for _ in range(partitions)]
+    for batch in batches_in(bootstrap, topic, partitions, **options):
+        found[batch.partition.partition] += batch.records
+    return found
+
+
+def values_in(bootstrap: str, topic: str, partitions: int = 1, **options: int) -> list[list[bytes | None]]:
+    return [[record.value for record in part] for part in records_in(bootstrap, topic, partitions, **options)]

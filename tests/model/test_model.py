@@ -1,0 +1,58 @@
+"""Every state of a small cluster: no record that was committed is ever lost, and broken rules are seen.
+
+Guards the rules of replication: the union of old and proposed ISR, broker epochs in proposals, truncation by
+leader epochs, and doubt in brokers whose last stop was not clean.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.model.exploration import explore
+from tests.model.state import State
+from tests.model.steps import Model, Rules
+
+pytestmark = pytest.mark.timeout(600)
+
+KINDS = {"appends", "fetches", "cuts", "proposes", "controller,", "hears", "is", "loses", "session", "starts"}
+"""Second words of what must have happened."""
+
+
+@pytest.mark.parametrize(
+    ("min_isr", "records", "proposals", "faults", "least"),
+    [(2, 1, 1, 1, 40_000), (2, 2, 0, 1, 5_000), (2, 1, 0, 2, 60_000), (1, 1, 1, 1, 20_000)],
+)
+def test_no_committed_record_is_lost(
+    min_isr: int, records: int, proposals: int, faults: int, least: int
+) -> None:
+    first = State(records_left=records, proposals_left=proposals, faults_left=faults)
+    explored = explore(Model(Rules(min_isr=min_isr)), first)
+    assert explored.is_safe, "\n".join(explored.trace)
+    assert explored.is_complete
+    assert explored.states > least
+    expected = set(KINDS)
+    if not proposals:
+        expected -= {"proposes", "controller,", "hears"}
+    if min_isr == 1:
+        expected -= {"loses"}
+    assert expected <= set(explored.kinds)
+
+
+@pytest.mark.parametrize(
+    ("broken", "records", "proposals", "faults", "telling"),
+    [
+        ("counts_union", 1, 1, 1, "proposes to go on without"),
+        ("distrusts_unclean", 1, 0, 1, "starts again"),
+        ("truncates_by_epoch", 2, 0, 2, "session of"),
+        ("checks_broker_epochs", 1, 2, 1, "proposes to take"),
+    ],
+)
+def test_a_broken_rule_loses_one(
+    broken: str, records: int, proposals: int, faults: int, telling: str
+) -> None:
+    first = State(records_left=records, proposals_left=proposals, faults_left=faults)
+    explored = explore(Model(Rules()._replace(**{broken: False})), first)
+    assert not explored.is_safe
+    assert any(telling in line for line in explored.trace), "\n".join(explored.trace)
+    assert explored.trace[-1].startswith("broken: ")
+    assert len(explored.trace) < 15
