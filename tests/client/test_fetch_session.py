@@ -25,6 +25,14 @@ def said(request: FetchRequest) -> dict[tuple[str, int], int]:
     }
 
 
+def answer(session_id: int, error_code: int = 0) -> FetchResponse:
+    return FetchResponse(session_id=session_id, error_code=error_code, responses=[])
+
+
+def topic_answer(topic_id: UUID) -> FetchResponse.FetchableTopicResponse:
+    return FetchResponse.FetchableTopicResponse(topic_id=topic_id, partitions=[])
+
+
 def test_says_all_first_and_then_only_what_has_changed() -> None:
     session = FetchSession()
     wanted = {TopicPartition("x", 0): Wanted(X, 0, 1), TopicPartition("x", 1): Wanted(X, 0, 1)}
