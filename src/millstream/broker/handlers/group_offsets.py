@@ -326,6 +326,8 @@ async def offset_delete(ctx: Context, req: OffsetDeleteRequest) -> OffsetDeleteR
     """v0 (KIP-496): positions in topics that nobody in the group reads."""
     errors: Errors = {}
     partitions: list[TopicPartition] = []
+    if not req.group_id:
+        raise InvalidGroupId("a group's id must not be empty")
     for topic in req.topics:
         _, count, missing = _topic(ctx, topic.name, NO_UUID, ctx.version + 1)
         for each in topic.partitions:
