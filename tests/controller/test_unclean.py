@@ -61,6 +61,30 @@ def test_an_unclean_stop_costs_the_place_in_every_isr_with_another_member(run: R
     run(test)
 
 
+def test_a_killed_process_on_a_machine_that_ran_on_has_lost_nothing(run: Run) -> None:
+    async def test(cluster: Cluster) -> None:
+        first = cluster.follower.config.node_id
+        await cluster.create("alone", assignment={0: [first]})
+
+        async def kill_and_start(boot_id: str) -> bool:
+            await cluster.stop(first)
+            make_unclean(cluster, first)
+            cluster.boot_id = boot_id
+            broker = await cluster.start(first)
+            assert cluster.states("alone")[0].leader == first
+            return broker.store.kept_all
+
+        assert not await kill_and_start("a")
+        assert await kill_and_start("a")
+        assert not await kill_and_start("b")
+        assert await kill_and_start("b")
+        assert not await kill_and_start("")
+        (cluster.folder / f"broker-{first}" / ".millstream_boot").unlink()
+        assert not await kill_and_start("b")
+
+    run(test)
+
+
 def test_a_return_that_nobody_saw_leave_is_seen_by_its_epoch(run: Run) -> None:
     """The registration is replaced before the controller looks: the new number tells."""
 
