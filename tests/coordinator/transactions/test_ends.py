@@ -386,7 +386,9 @@ def test_offsets_of_a_transaction_find_their_coordinator_gone(tmp_path: Path, is
             if is_resigned:
                 case.broker.coordinators.resign(offsets)
             offsets.fail(NotLeaderOrFollower())
-            place = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(partition_index=0)
+            place = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(
+                partition_index=0, committed_offset=3, committed_metadata=None
+            )
             topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(name=TOPIC.topic, partitions=[place])
             request = TxnOffsetCommitRequest(
                 transactional_id="x",
