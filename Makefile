@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := pyproject.toml setup.py src/millstream/protocol/kernel.py src/millstream/protocol/kernel.pxd
+SOURCES := pyproject.toml setup.py $(wildcard src/millstream/protocol/*kernel.py src/millstream/protocol/*kernel.pxd)
 
 .PHONY: setup demo test check bench simulate system format clean
 
@@ -42,4 +42,4 @@ simulate: setup
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
 clean:
-	rm -rf $(VENV) build src/*.egg-info src/millstream/protocol/kernel.*.so src/millstream/protocol/kernel.c
+	rm -rf $(VENV) build src/*.egg-info src/millstream/protocol/*kernel.*.so src/millstream/protocol/*kernel.c

@@ -5,7 +5,11 @@ from __future__ import annotations
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-MODULES = ["millstream.protocol.kernel", "millstream.protocol.client_kernel"]
+MODULES = [
+    "millstream.protocol.kernel",
+    "millstream.protocol.client_kernel",
+    "millstream.protocol.consumer_kernel",
+]
 
 kernels = [
     Extension(

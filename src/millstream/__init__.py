@@ -9,6 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from millstream.client.consumer import AsyncConsumer as AsyncConsumer
+    from millstream.client.consumer_blocking import Consumer as Consumer
     from millstream.client.producer import AsyncProducer as AsyncProducer
     from millstream.client.producer_blocking import Producer as Producer
     from millstream.client.producer_delivery import Delivered as Delivered
@@ -16,14 +18,18 @@ if TYPE_CHECKING:
     from millstream.errors import KafkaError as KafkaError
     from millstream.errors import MillstreamError as MillstreamError
     from millstream.model import TopicPartition as TopicPartition
+    from millstream.protocol.consumer_kernel import Record as Record
 
 _MODULES = {
+    "AsyncConsumer": "millstream.client.consumer",
     "AsyncProducer": "millstream.client.producer",
+    "Consumer": "millstream.client.consumer_blocking",
     "Delivered": "millstream.client.producer_delivery",
     "Delivery": "millstream.client.producer_delivery",
     "KafkaError": "millstream.errors",
     "MillstreamError": "millstream.errors",
     "Producer": "millstream.client.producer_blocking",
+    "Record": "millstream.protocol.consumer_kernel",
     "TopicPartition": "millstream.model",
 }
 

@@ -267,3 +267,13 @@ def test_through_a_real_broker(tmp_path: Path) -> None:
         for future in admin.delete_consumer_groups(["app"]).values():
             future.result(10)
         until(lambda: nodes() == {}, 5, "nothing of the group")
+
+
+def test_names_that_no_path_holds_are_written_otherwise() -> None:
+    """ZooKeeper refuses control characters, private ones and the last ones of the first plane."""
+    assert escape("plain-group.1 ü 日本") == "plain-group.1 ü 日本"
+    assert escape("a/b%c\n\x7f") == "a%2Fb%25c%0A%7F"
+    assert escape("..") == "%2E%2E"
+    for odd in ("\x80", "\ue000", "\uf8ff", "\ufff0", "\ufffd", "\uffff"):
+        assert escape(odd).isascii()
+    assert len({escape(name) for name in ("\ue000", "%EE%80%80", "\x80", "/")}) == 4

@@ -29,6 +29,8 @@ class Cluster:
         self.tree = MemoryTree()
         self._kind = kind
         self._config = dict(config or {})
+        self.boot_id = ""
+        """What brokers take for the machine's boot id when they start."""
         self.ids = range(1, count + 1)
         self.brokers: dict[int, Broker] = {}
         self.registries: dict[int, Registry] = {}
@@ -58,7 +60,7 @@ class Cluster:
             **(config or {}),
         }
         registry = self._registry()
-        broker = Broker(BrokerConfig(values), registry=registry)
+        broker = Broker(BrokerConfig(values), registry=registry, boot_id=self.boot_id)
         await broker.start()
         self.brokers[broker_id] = broker
         self.registries[broker_id] = registry

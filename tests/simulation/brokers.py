@@ -41,10 +41,12 @@ class Brokers:
     async def ask_any(self, request: Any, version: int) -> Any:
         return await self.client(self.random.choice(self.bootstrap)).request(request, version)
 
+    async def leader(self, topic: str, partition: int) -> Address:
+        """Where the partition's leader is reached."""
+        return self._leaders.get((topic, partition)) or await self._find_leader(topic, partition)
+
     async def ask_leader(self, topic: str, partition: int, request: Any, version: int) -> Any:
-        address = self._leaders.get((topic, partition))
-        if address is None:
-            address = await self._find_leader(topic, partition)
+        address = await self.leader(topic, partition)
         try:
             return await self.client(address, f"{topic}-{partition}").request(request, version)
         except OSError:

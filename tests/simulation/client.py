@@ -127,6 +127,9 @@ class Client:
             self._connection.close()
             self._connection = None
 
+    def refused(self) -> None:
+        """The broker refused something: another one may be the right one to ask."""
+
     async def request(self, request: Any, version: int) -> Any:
         try:
             return await (await self.connection()).request(request, version)
@@ -175,6 +178,7 @@ class Client:
                 return answer.producer_id, answer.producer_epoch
             if not error_for(answer.error_code).retriable:
                 _check(answer.error_code)
+            self.refused()
             await asyncio.sleep(RETRY_S)
 
     async def offset(self, partition: int, timestamp: int) -> int:
@@ -188,6 +192,7 @@ class Client:
                 return int(found.offset)
             if not error_for(found.error_code).retriable:
                 _check(found.error_code)
+            self.refused()
             await asyncio.sleep(RETRY_S)
 
 

@@ -94,6 +94,7 @@ class Consumer:
                     name = error_for(found.error_code).__name__
                     self.client.log(f"{self.name} cannot read {found.partition_index}: {name}")
                     expect_retriable(self.name, found.error_code)
+                    self.client.refused()
                     is_good = False
                 else:
                     self._take(found.partition_index, found.records, asked_at)

@@ -277,6 +277,7 @@ class TransactionalProducer:
             code = code_of(answer)
             if not code:
                 return
+            self.brokers.forget_coordinator(TRANSACTION, self.transactional_id)
             self._expect(code, what, ABORTABLE)
             await self._wait()
 

@@ -108,6 +108,7 @@ class Sender:
         self.client.log(f"{where}: {error.__name__} {answer.error_message}")
         if answer.error_code not in LOST_STATE:
             expect_retriable(self.name, answer.error_code)
+            self.client.refused()
 
     async def run(self, partitions: Sequence[int]) -> None:
         """Produce until it is over, and all that was begun is done."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.logs import NOW_MS, World, append, batch, fill, offsets
+from tests.storage.logs import NOW_MS, PARTITION, SMALL, TOPIC_ID, World, append, batch, fill, offsets
 
 
 @pytest.mark.parametrize("offset", [0, 1, 17, 18, 19, 50, 99, 100, 150])
@@ -118,3 +118,20 @@ def test_starting_anew_at_an_existing_segments_offset(world: World) -> None:
     assert offsets(log) == [0, 1, 2]
     log.close()
     assert offsets(world.open(is_clean=True)) == [0, 1, 2]
+
+
+def test_what_takes_the_place_of_the_end_is_not_believed_after_a_crash(world: World) -> None:
+    """The recovery point and the leader epochs on disk were those of what was cut off."""
+    store = world.store()
+    log = store.create(PARTITION, TOPIC_ID, SMALL)
+    fill(log, 8, leader_epoch=1)
+    fill(log, 2, leader_epoch=2)
+    log.flush()
+    store.checkpoint()
+    log.truncate_to(8)
+    fill(log, 2, leader_epoch=3)
+    store.close(clean=False)
+    again = world.store().get(PARTITION, TOPIC_ID)
+    assert again is not None
+    assert list(again.epochs.entries) == [(1, 0), (3, 8)]
+    assert offsets(again) == list(range(10))

@@ -65,11 +65,18 @@ class _Shown(NamedTuple):
 
 
 def escape(name: str) -> str:
-    """A name as one part of a path; those with nothing unusual in them stay as they are."""
+    """A name as one part of a path; those with nothing unusual in them stay as they are.
+
+    What ZooKeeper does not take counts as unusual: one such name would keep all groups from being shown.
+    """
     if name in (".", ".."):
         return name.replace(".", "%2E")
+    if name.isascii() and name.isprintable() and "/" not in name and "%" not in name:
+        return name
     return "".join(
-        f"%{ord(each):02X}" if each in "/%" or ord(each) < 0x20 or ord(each) == 0x7F else each
+        "".join(f"%{byte:02X}" for byte in each.encode("utf-8", "surrogatepass"))
+        if each in "/%" or not each.isprintable() or "\ufff0" <= each <= "\uffff"
+        else each
         for each in name
     )
 

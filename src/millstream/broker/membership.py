@@ -55,7 +55,7 @@ class Membership:
     async def join(self, *, was_clean: bool) -> None:
         """Tell the cluster under which addresses this broker is reached, now and in every new session.
 
-        `was_clean` says whether the last stop of this broker wrote everything down.
+        `was_clean` says whether all that this broker wrote before its last stop is still there.
         """
         await self._register(was_clean)
         self._is_member = True

@@ -51,7 +51,7 @@ from millstream.protocol.messages import ApiVersionsResponse
 from millstream.registry.choice import make_registry
 from millstream.registry.contract import NodeExists, NoNode, Registry
 from millstream.storage.disk import Disk
-from millstream.storage.os_disk import OsDisk
+from millstream.storage.os_disk import OsDisk, read_boot_id
 from millstream.storage.store import Store
 
 log = logging.getLogger(__name__)
@@ -83,11 +83,16 @@ class Broker:
         disk: Disk | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
+        boot_id: str | None = None,
     ) -> None:
+        """`boot_id` changes whenever the machine starts; the machine's own if it is not given."""
         self.config = config
         self.clock = clock or SystemClock()
         self.random = random or SystemRandom()
         self.disk = disk or OsDisk(max_open_files=config["max.open.files"])
+        if boot_id is None:
+            boot_id = read_boot_id() if isinstance(self.disk, OsDisk) else ""
+        self._boot_id = boot_id
         self.metrics = Metrics()
         self.registry = registry or make_registry(
             config["registry"], config.log_dirs[0], config["registry.session.timeout.ms"], self.clock
@@ -180,6 +185,7 @@ class Broker:
             broker_id=config.node_id,
             random=self.random,
             producer_expiration_ms=config["producer.id.expiration.ms"],
+            boot_id=self._boot_id,
         )
         await loop.run_in_executor(None, self.store.open)
         self._is_started = True
@@ -355,7 +361,7 @@ class Broker:
         self.membership = Membership(
             self.registry, self.config, self.clock, tuple(advertised), self.peer_listener, self._session_lost
         )
-        await self.membership.join(was_clean=self.store.was_clean)
+        await self.membership.join(was_clean=self.store.kept_all)
 
     def _session_lost(self) -> None:
         self.controller.session_lost()

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from millstream.clock import Clock
 from millstream.cluster.following import Following, Key
-from millstream.cluster.peers import Peers
+from millstream.cluster.peers import COPYING, Peers
 from millstream.cluster.throttle import Throttle
 from millstream.config.broker import BrokerConfig
 from millstream.errors import (
@@ -143,7 +143,7 @@ class Fetcher:
         timeout_ms = request.max_wait_ms + config["replica.socket.timeout.ms"]
         self._is_asking = True
         try:
-            answer = await self._peers.request(self.leader_id, "fetch", request, FetchResponse, timeout_ms)
+            answer = await self._peers.request(self.leader_id, COPYING, request, FetchResponse, timeout_ms)
         finally:
             self._is_asking = False
         if answer.error_code:

@@ -26,6 +26,12 @@ FIRST_PAUSE_S = 0.02
 MAX_PAUSE_S = 1.0
 CONNECT_TIMEOUT_MS = 3000.0
 
+COPYING = "fetch"
+"""The purpose of the link that a follower copies from its leader by."""
+
+LOST_S = 2.0
+"""For how long a broker whose connection broke is taken to be gone, before the cluster says anything."""
+
 
 class Link:
     """One connection to one broker, made again when it is broken."""
@@ -39,6 +45,7 @@ class Link:
         self._connecting = asyncio.Lock()
         self._pause_s = FIRST_PAUSE_S
         self._not_before = float("-inf")
+        self._lost_at: float | None = None
 
     async def request(self, request: Request, answer: type[R], timeout_ms: float) -> R:
         """Ask, and await the answer; retriable errors if the broker cannot be reached."""
@@ -76,6 +83,18 @@ class Link:
             self._pause_s = FIRST_PAUSE_S
             self._connection = connection
             return connection
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the connection broke a moment ago, and there is no new one yet."""
+        connection = self._connection
+        if connection is None or connection.is_open:
+            self._lost_at = None
+            return False
+        now = self._peers.clock.monotonic()
+        if self._lost_at is None:
+            self._lost_at = now
+        return now - self._lost_at < LOST_S
 
     @property
     def is_moved(self) -> bool:
@@ -129,6 +148,14 @@ class Peers:
         if self._is_closed:
             raise NetworkException("this broker is stopping")
         return await self.link(broker_id, purpose).request(request, answer, timeout_ms)
+
+    def is_lost(self, broker_id: int) -> bool:
+        """Whether a broker that this one copies from went away a moment ago.
+
+        The controller will hear of it soon. Until then clients need not be sent there.
+        """
+        link = self._links.get((broker_id, COPYING))
+        return link is not None and link.is_lost
 
     def brokers_changed(self) -> None:
         """Let go of links to brokers that left or moved: what is asked of them will not be answered."""

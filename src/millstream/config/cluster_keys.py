@@ -8,7 +8,6 @@ from millstream.config.keys import ConfigKey
 NO_WINDOWS = "quotas and rates are not measured in windows of this size"
 NO_PURGATORY = "requests that wait are dropped from memory as soon as they are answered"
 NO_PLUGIN = "Java classes cannot be loaded"
-ALONE = "brokers do not work together yet"
 PROMETHEUS = "metrics are served to Prometheus, see metrics.listener"
 
 CLUSTER_KEYS = (
@@ -56,7 +55,6 @@ CLUSTER_KEYS = (
         "boolean",
         True,
         "Hand leadership over to other brokers before stopping.",
-        idle=ALONE,
     ),
     ConfigKey(
         "controller.quota.window.num",
@@ -79,7 +77,6 @@ CLUSTER_KEYS = (
         "int",
         30_000,
         "How long a request between controller and broker may take.",
-        idle=ALONE,
     ),
     ConfigKey(
         "create.topic.policy.class.name", "class", None, "A class that may refuse new topics.", idle=NO_PLUGIN

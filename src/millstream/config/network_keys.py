@@ -53,8 +53,8 @@ NETWORK_KEYS = (
         "inter.broker.listener.name",
         "string",
         None,
-        "The listener that brokers use among themselves; if not set, the first one with the protocol of"
-        " security.inter.broker.protocol.",
+        "The listener that brokers use among themselves; if not set, one more is opened for them, on the"
+        " host of the first and a free port.",
     ),
     ConfigKey(
         "listener.security.protocol.map",

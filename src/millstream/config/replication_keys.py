@@ -32,7 +32,6 @@ REPLICATION_KEYS = (
         "boolean",
         True,
         "Give leadership back to the first replica of each partition's list when it is in sync again.",
-        idle=ONE_REPLICA,
     ),
     ConfigKey(
         "follower.replication.throttled.rate",
@@ -49,7 +48,6 @@ REPLICATION_KEYS = (
         300,
         "How often the controller looks for leaders that are not the first of their list.",
         at_least(1),
-        idle=ONE_REPLICA,
     ),
     ConfigKey(
         "leader.replication.throttled.rate",

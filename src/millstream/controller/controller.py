@@ -253,11 +253,20 @@ class Controller:
 
     async def set_topic_config(self, name: str, change: Alteration, *, validate_only: bool) -> None:
         """Change what a topic sets itself, by a function from what it sets now."""
-        await self.and_applied(lambda: self.term.topics.set_topic_config(name, change, validate_only))
+
+        async def configure() -> None:
+            await self.term.topics.set_topic_config(name, change, validate_only)
+            await self._elect_missing()
+
+        await self.and_applied(configure)
 
     async def set_broker_config(self, broker: str, change: Alteration, *, validate_only: bool) -> None:
         """Change what is set while running for a broker, or for all (DEFAULT_BROKER)."""
         await self.and_applied(lambda: self.term.topics.set_broker_config(broker, change, validate_only))
+        await self.in_turn(self._elect_missing)  # by now this broker has applied it too
+
+    async def _elect_missing(self) -> None:
+        await self.term.partitions.elect_missing()
 
     async def elect(
         self, wanted: Sequence[TopicPartition] | None, *, is_unclean: bool

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from millstream.cluster.metadata import BrokerNode, PartitionState, Topic
+from millstream.cluster.metadata import NO_LEADER, BrokerNode, PartitionState, Topic
 from millstream.controller import reassignment, tree
 from millstream.controller.elections import (
     NOBODY,
@@ -247,6 +247,19 @@ class PartitionChanges:
             return reassignment.finished(state, fit, picture.rules(topic))
 
         await self._ledger.decide(self._changed(complete))
+
+    async def elect_missing(self) -> None:
+        """Elect leaders where there are none, under rules that may have changed."""
+        picture = self._picture
+        candidates = picture.candidates
+
+        def elect(topic: Topic, index: int, state: PartitionState) -> PartitionState:
+            if state.leader != NO_LEADER:
+                return state
+            fit = picture.candidates_for(topic, index, candidates)
+            return elected(state, fit, picture.rules(topic))
+
+        await self._ledger.decide(self._changed(elect))
 
     def _places(self, replicas: Iterable[Replica]) -> Iterator[tuple[Topic, int, PartitionState]]:
         for topic_id, index in sorted(replicas):

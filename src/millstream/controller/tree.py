@@ -75,7 +75,7 @@ class SeenNode(msgspec.Struct):
 
 
 class BrokerIdNode(msgspec.Struct):
-    """A live broker's addresses, and whether its last stop wrote everything down.
+    """A live broker's addresses, and whether all that it wrote before its last stop is still there.
 
     `peer_listener` names the endpoint that is for other brokers.
     """

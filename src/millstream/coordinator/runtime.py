@@ -248,6 +248,10 @@ class Runtime(Generic[S]):
         host = self._hosts.get(index)
         return host is not None and host.is_active
 
+    def check_active(self, index: int) -> None:
+        """Raise unless the partition's shard is in service here."""
+        self._active(index)
+
     def lead(self, index: int, internal: InternalLog) -> None:
         """This broker leads the partition from now on: load it."""
         self.resign(index)

@@ -401,6 +401,15 @@ class Log:
         """
         self._around.save_recovery_points()
 
+    def doubt_from(self, offset: int) -> None:
+        """Take nothing from `offset` on for durable, also after a crash: something else will be there.
+
+        A start believes what lies below the recovery point, with the leader epochs that were written down.
+        """
+        if self.recovery_point >= offset:
+            self._flusher.cut(offset)
+            self.save_recovery_point()
+
     def is_flush_due(self, now_ms: int) -> bool:
         """Whether flush.messages or flush.ms asks for a flush now."""
         unflushed = self.end_offset - self.recovery_point

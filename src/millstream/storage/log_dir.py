@@ -2,6 +2,9 @@
 
 `.kafka_cleanshutdown` (JSON: `version` 0, `brokerEpoch`) exists only between a clean stop and the next
 start: its removal is made durable before anything is written.
+
+`.millstream_boot` holds the boot id of the machine that last worked here. If that is the machine's still, and
+only the process ended, everything that was written is there, flushed or not.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ class LogDir:
         self.has_failed = False
         self.was_clean = False
         """Whether the last stop was a clean one."""
+        self.kept_all = False
+        """Whether what was written before the last stop is there: that was clean, or the machine ran on."""
         self.broker_epoch = -1
         """The broker's epoch at its last clean stop."""
         self.meta: MetaProperties | None = None
@@ -49,8 +54,11 @@ class LogDir:
         self._folders_made = 0
         self._folders_synced = 0
 
-    def open(self, cluster_id: str, node_id: int, new_directory_id: UUID) -> None:
-        """Take the folder: lock it, see whose it is and how it was left."""
+    def open(self, cluster_id: str, node_id: int, new_directory_id: UUID, boot_id: str = "") -> None:
+        """Take the folder: lock it, see whose it is and how it was left.
+
+        `boot_id` changes whenever the machine starts; empty if that is not known.
+        """
         disk = self._disk
         disk.makedirs(self.path)
         try:
@@ -68,6 +76,7 @@ class LogDir:
             self.meta = MetaProperties(cluster_id, node_id, new_directory_id, is_new=True)
             disk.replace_file(meta_path, self.meta.encode())
         self._take_clean_mark()
+        self._take_boot_mark(boot_id)
 
     @property
     def is_new(self) -> bool:
@@ -101,6 +110,13 @@ class LogDir:
             self._disk.remove(path)
             self._disk.fsync_dir(self.path)
             self.was_clean = True
+
+    def _take_boot_mark(self, boot_id: str) -> None:
+        path = f"{self.path}/{names.BOOT_FILE}"
+        found = self._disk.read_file(path).decode(errors="replace") if self._disk.exists(path) else ""
+        self.kept_all = self.was_clean or (found == boot_id != "")
+        if boot_id and found != boot_id:
+            self._disk.replace_file(path, boot_id.encode())
 
     def partition_folders(self) -> tuple[list[tuple[TopicPartition, str]], list[str]]:
         """The folders of logs, with their names, and those that wait for removal."""

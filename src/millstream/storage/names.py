@@ -28,6 +28,7 @@ STRAY_FOLDER: Final = "-stray"
 
 EPOCHS_FILE: Final = "leader-epoch-checkpoint"
 METADATA_FILE: Final = "partition.metadata"
+BOOT_FILE: Final = ".millstream_boot"
 CLEAN_FILE: Final = ".kafka_cleanshutdown"
 LOCK_FILE: Final = ".lock"
 META_FILE: Final = "meta.properties"

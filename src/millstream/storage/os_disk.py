@@ -370,3 +370,12 @@ def _read_rest(fd: int, found: bytes, size: int, offset: int) -> memoryview:
         parts.append(more)
         have += len(more)
     return memoryview(b"".join(parts))
+
+
+def read_boot_id() -> str:
+    """A text that changes whenever the machine starts; empty where the system has none."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

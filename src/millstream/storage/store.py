@@ -71,9 +71,13 @@ class Store:
         broker_id: int = 0,
         random: Random,
         producer_expiration_ms: int = DAY_MS,
+        boot_id: str = "",
         on_dir_failure: Callable[[str], None] = _ignore,
     ) -> None:
-        """`log_config` is what logs have until their topic's own configuration is set."""
+        """`log_config` is what logs have until their topic's own configuration is set.
+
+        `boot_id` changes whenever the machine starts; empty if that is not known.
+        """
         self.dirs = [LogDir(disk, path) for path in dirs]
         self.on_dir_failure = on_dir_failure
         """Told the path of a log dir that failed, in whatever thread found it."""
@@ -84,6 +88,7 @@ class Store:
         self._broker_id = broker_id
         self._random = random
         self._producer_expiration_ms = producer_expiration_ms
+        self._boot_id = boot_id
         self._trash = Trash(disk, clock)
         self._logs: dict[TopicPartition, Log] = {}
         self._dir_of: dict[TopicPartition, LogDir] = {}
@@ -103,13 +108,18 @@ class Store:
         """Whether the last stop wrote everything down, in every log dir."""
         return all(folder.was_clean for folder in self.dirs)
 
+    @property
+    def kept_all(self) -> bool:
+        """Whether all that was written before the last stop is still there, in every log dir."""
+        return all(folder.kept_all for folder in self.dirs)
+
     # Opening
 
     def open(self) -> None:
         """Take the log dirs and load every log in them. A dir that cannot be read counts as failed."""
         for folder in self.dirs:
             try:
-                folder.open(self._cluster_id, self._broker_id, self._new_uuid())
+                folder.open(self._cluster_id, self._broker_id, self._new_uuid(), self._boot_id)
                 self._load_dir(folder)
             except OSError as error:
                 if is_overloaded(error):

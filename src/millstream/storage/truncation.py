@@ -27,6 +27,7 @@ def truncate(log: Log, offset: int) -> None:
     if offset <= segments.first.base_offset:
         restart(log, offset)
         return
+    log.doubt_from(offset)
     found = locate(segments, offset, 0)
     log.abandon_swap()
     with log.swapping:
@@ -54,6 +55,7 @@ def truncate(log: Log, offset: int) -> None:
 def restart(log: Log, offset: int) -> None:
     """Drop everything and go on at `offset`."""
     old = list(log.segments)
+    log.doubt_from(min(offset, log.segments.first.base_offset))
     log.abandon_swap()
     with log.swapping:
         log.end_offset = log.start_offset = offset

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
 from millstream.protocol.messages import (
+    DeleteGroupsRequest,
     ListGroupsRequest,
     OffsetCommitRequest,
     OffsetDeleteRequest,
     OffsetFetchRequest,
 )
-from tests.behaviour.groups.steps import find, leave, stable, versions
+from tests.behaviour.groups.steps import LOADING, find, leave, stable, versions
 from tests.conftest import Name
 from tests.wire import Wire, create_topic
 
@@ -139,3 +141,21 @@ def test_a_hostile_group_name(wire: Wire, topic: tuple[str, UUID]) -> None:
     assert commit(wire, "x" * 40_000, topic, 9) == INVALID_GROUP
     listed = {each.group_id for each in wire.ask(ListGroupsRequest()).groups}
     assert {"", "a/b", "\x00"} <= listed
+
+
+def test_a_group_without_a_name_can_be_deleted(wire: Wire, topic: tuple[str, UUID]) -> None:
+    """It can have offsets, as in Kafka, which single ones cannot be deleted of."""
+    find(wire, "")
+    assert until_committed(wire, "", topic) == 0
+    assert wire.ask(OffsetDeleteRequest(group_id="", topics=[])).error_code == INVALID_GROUP
+    request = DeleteGroupsRequest(groups_names=[""])
+    assert [result.error_code for result in wire.ask(request).results] == [0]
+    assert [result.error_code for result in wire.ask(request).results] == [GROUP_NOT_FOUND]
+
+
+def until_committed(wire: Wire, group: str, topic: tuple[str, UUID]) -> int:
+    """Commit as soon as the group's coordinator is in service."""
+    deadline = time.monotonic() + 20
+    while (code := commit(wire, group, topic, 9)) in LOADING and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return code

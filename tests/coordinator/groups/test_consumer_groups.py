@@ -436,3 +436,29 @@ def test_a_group_goes_by_what_it_sets_for_itself() -> None:
     assert host.group().state is not ConsumerState.ASSIGNING
     host.wait(50_000)
     assert host.group().is_empty
+
+
+def test_an_assignment_of_nothing_does_not_make_the_next_one_wait() -> None:
+    host = ConsumerHost({"group.consumer.assignment.interval.ms": "1000"})
+    a = Consumer(host, "a", "t")
+    a.step()
+    host.wait(100)
+    host.put_topic("t", 4)
+    a.step()
+    assert len(a.reads) == 4
+
+
+def test_a_member_joins_without_any_topic() -> None:
+    host = ConsumerHost(t=4)
+    request = ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id="a",
+        member_epoch=0,
+        rebalance_timeout_ms=1000,
+        subscribed_topic_names=None,
+        subscribed_topic_regex="",
+        topic_partitions=[],
+    )
+    assert host.beat(request).error_code == 0
+    request.subscribed_topic_regex = None
+    assert host.beat(request).error_code == 42

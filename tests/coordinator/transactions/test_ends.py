@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from millstream.broker.coordinators import GROUPS_TOPIC, TRANSACTIONS_TOPIC
+from millstream.broker.handlers.group_offsets import txn_offset_commit
+from millstream.broker.router import Context
 from millstream.broker.server import Broker
 from millstream.cluster.partition import ALL, Partition
 from millstream.config.broker import BrokerConfig
@@ -23,11 +25,13 @@ from millstream.errors import (
     ConcurrentTransactions,
     KafkaError,
     KafkaStorageError,
+    NotCoordinator,
     NotEnoughReplicas,
     NotLeaderOrFollower,
 )
 from millstream.model import TopicPartition
 from millstream.protocol.batch import decode_marker, decode_records, encode_batch, read_header
+from millstream.protocol.messages import TxnOffsetCommitRequest
 from millstream.protocol.record import Record
 from tests.wire import batches
 
@@ -369,3 +373,32 @@ async def reloaded(folder: Path, expected: int | None) -> None:
             case.group_index, lambda shard: shard.commits.committed(GROUP, TOPIC)
         )
         assert (found.offset if found else None) == expected
+
+
+@pytest.mark.parametrize("is_resigned", [True, False])
+def test_offsets_of_a_transaction_find_their_coordinator_gone(tmp_path: Path, is_resigned: bool) -> None:
+    """Producers take any other answer than NOT_COORDINATOR for the end of them, and do not look further."""
+
+    async def test() -> None:
+        async with running(tmp_path) as case:
+            await case.init()
+            offsets = case.broker.replicas.leader(GROUPS_TOPIC, case.group_index)
+            if is_resigned:
+                case.broker.coordinators.resign(offsets)
+            offsets.fail(NotLeaderOrFollower())
+            place = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(
+                partition_index=0, committed_offset=3, committed_metadata=None
+            )
+            topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(name=TOPIC.topic, partitions=[place])
+            request = TxnOffsetCommitRequest(
+                transactional_id="x",
+                group_id=GROUP,
+                producer_id=case.producer.producer_id,
+                producer_epoch=case.producer.epoch,
+                topics=[topic],
+            )
+            context = Context(case.broker, None, "PLAINTEXT", 5, "client")  # type: ignore[arg-type]
+            answer = await txn_offset_commit(context, request)
+            assert answer.topics[0].partitions[0].error_code == NotCoordinator.code
+
+    run(test())

@@ -15,6 +15,9 @@ from millstream.errors import (
     InvalidCommitOffsetSize,
     InvalidGroupId,
     KafkaError,
+    KafkaStorageError,
+    NotCoordinator,
+    NotLeaderOrFollower,
     RecordListTooLarge,
     UnknownTopicId,
     UnknownTopicOrPartition,
@@ -140,6 +143,7 @@ async def txn_offset_commit(ctx: Context, req: TxnOffsetCommitRequest) -> TxnOff
             if not req.group_id:
                 raise InvalidGroupId
             index = group_index(ctx, req.group_id)
+            ctx.broker.groups.check_active(index)
             failed = await ctx.broker.transaction_admission.commit_offsets(
                 req.transactional_id,
                 producer,
@@ -185,7 +189,12 @@ def _topic(ctx: Context, name: str, topic_id: UUID, ids_since: int) -> tuple[str
 
 
 def _all_failed(commits: Iterable[Commit], error: KafkaError) -> Errors:
-    code = InvalidCommitOffsetSize.code if isinstance(error, RecordListTooLarge) else error.code
+    code = error.code
+    if isinstance(error, RecordListTooLarge):
+        code = InvalidCommitOffsetSize.code
+    elif isinstance(error, (NotLeaderOrFollower, KafkaStorageError)):
+        # Of the partition that the offsets are kept in: producers take any other word for the end of them.
+        code = NotCoordinator.code
     return dict.fromkeys((commit.partition for commit in commits), code)
 
 
@@ -326,6 +335,8 @@ async def offset_delete(ctx: Context, req: OffsetDeleteRequest) -> OffsetDeleteR
     """v0 (KIP-496): positions in topics that nobody in the group reads."""
     errors: Errors = {}
     partitions: list[TopicPartition] = []
+    if not req.group_id:
+        raise InvalidGroupId("a group's id must not be empty")
     for topic in req.topics:
         _, count, missing = _topic(ctx, topic.name, NO_UUID, ctx.version + 1)
         for each in topic.partitions:

@@ -197,14 +197,12 @@ def _delete(group_id: str, shard: GroupShard) -> Result[None]:
 
 @handles(DeleteGroupsRequest)
 async def delete_groups(ctx: Context, req: DeleteGroupsRequest) -> DeleteGroupsResponse:
-    """v2 flexible. Only groups without members can be deleted."""
+    """v2 flexible. Only groups without members can be deleted; one without a name may have offsets."""
     response = DeleteGroupsResponse(results=[])
     for group_id in req.groups_names:
         result = DeleteGroupsResponse.DeletableGroupResult(group_id=group_id)
         response.results.append(result)
         try:
-            if not group_id:
-                raise InvalidGroupId
             await ctx.broker.groups.write(group_index(ctx, group_id), partial(_delete, group_id))
         except CoordinatorNotAvailable:
             # Nobody ever asked for a group here, so that its topic does not exist.

@@ -127,14 +127,17 @@ def _leader(ctx: Context, partition: PartitionState, has_failed: bool) -> int:
     if leader == broker.config.node_id:
         return NO_LEADER if has_failed else leader
     node = broker.metadata.brokers.get(leader)
-    return NO_LEADER if node is None or node.endpoint(ctx.listener) is None else leader
+    if node is None or broker.peers.is_lost(leader):
+        return NO_LEADER
+    return NO_LEADER if node.endpoint(ctx.listener) is None else leader
 
 
 def _partition_error(ctx: Context, partition: PartitionState, has_failed: bool) -> int:
     if _leader(ctx, partition, has_failed) != NO_LEADER:
         return 0
-    is_known = partition.leader in ctx.broker.metadata.brokers and not has_failed
-    return ListenerNotFound.code if is_known else LeaderNotAvailable.code
+    leader = partition.leader
+    is_there = leader in ctx.broker.metadata.brokers and not ctx.broker.peers.is_lost(leader)
+    return ListenerNotFound.code if is_there and not has_failed else LeaderNotAvailable.code
 
 
 def _offline(ctx: Context, partition: PartitionState, has_failed: bool) -> list[int]:

@@ -183,7 +183,7 @@ class Heartbeats:
                 raise InvalidRequest("a member that joins must tell its rebalance time-out")
             if request.topic_partitions is None or request.topic_partitions:
                 raise InvalidRequest("a member that joins must say that it owns no partitions")
-            if request.subscribed_topic_names is None and not request.subscribed_topic_regex:
+            if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
                 raise InvalidRequest("a member that joins must subscribe, by topic names or by a regex")
         assignor = request.server_assignor
         if assignor is not None and (

@@ -147,7 +147,9 @@ class Progress:
             for member_id, partitions in target.items()
             if group.target.get(member_id) != partitions
         ]
-        entries.append(target_epoch_entry(group.group_id, epoch, self._clock.now_ms()))
+        # An assignment of nothing does not make the next one wait.
+        now_ms = self._clock.now_ms() if any(target.values()) else 0
+        entries.append(target_epoch_entry(group.group_id, epoch, now_ms))
         log.debug("group %s has an assignment for epoch %d by %s", group.group_id, epoch, name)
         return target.get(member.member_id, {})
 

@@ -1,0 +1,479 @@
+"""AsyncConsumer: reads the records of topics and partitions, alone or as a member of a group."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from re import Pattern
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from millstream.client.assignors import COOPERATIVE_STICKY
+from millstream.client.cluster import Cluster
+from millstream.client.consumer_errors import NotSubscribed
+from millstream.client.consumer_group import Callbacks, ConsumerGroup
+from millstream.client.consumer_options import ConsumerOptions, GroupProtocol, IsolationLevel, OffsetReset
+from millstream.client.consumer_positions import Positions
+from millstream.client.deadline import Deadline
+from millstream.client.face import Closed
+from millstream.client.fetch_lane import Lane
+from millstream.client.fetcher import Fetcher
+from millstream.client.group_host import Callback, Subscription
+from millstream.client.group_metadata import GroupMetadata
+from millstream.client.group_offsets import Committed, fetch_committed
+from millstream.client.offsets import EARLIEST, LATEST, Found, list_offsets
+from millstream.client.poll_point import PollPoint
+from millstream.client.serializers import Deserializer, Format, deserializer_of
+from millstream.client.subscription import NOT_KNOWN, Assignment, PartitionState
+from millstream.errors import RequestTimedOut
+from millstream.model import TopicPartition
+from millstream.protocol.consumer_kernel import Record
+
+if TYPE_CHECKING:
+    import pyarrow
+
+Offsets = Mapping[TopicPartition, "int | Committed"]
+
+
+class AsyncConsumer:
+    """Reads records. It belongs to one event loop and one task; make it inside a coroutine.
+
+        async with AsyncConsumer("localhost:9092", group="billing") as consumer:
+            consumer.subscribe("orders")
+            async for record in consumer:
+                ...
+
+    Records are fetched ahead in the background. What a group takes away or gives, and commits that the
+    consumer does by itself, wait for the moment at which the caller asks for more records: until then
+    it may still work on those it got. Every call that asks the cluster has a `timeout` in seconds.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | list[str] = "localhost:9092",
+        *,
+        group: str | None = None,
+        group_instance_id: str | None = None,
+        group_protocol: GroupProtocol = "classic",
+        assignors: Iterable[str] = (COOPERATIVE_STICKY,),
+        server_assignor: str | None = None,
+        client_id: str = "millstream",
+        rack: str | None = None,
+        deserializer: Format | Deserializer | None = None,
+        key_deserializer: Format | Deserializer | None = None,
+        offset_reset: OffsetReset = "latest",
+        isolation_level: IsolationLevel = "read_uncommitted",
+        auto_commit: bool = True,
+        auto_commit_interval_ms: int = 5_000,
+        session_timeout_ms: int = 45_000,
+        heartbeat_interval_ms: int = 3_000,
+        max_poll_interval_ms: int = 300_000,
+        fetch_min_bytes: int = 1,
+        fetch_max_wait_ms: int = 500,
+        fetch_max_bytes: int = 16 * 1024 * 1024,
+        partition_max_bytes: int = 1024 * 1024,
+        buffer_bytes: int = 32 * 1024 * 1024,
+        request_timeout_ms: int = 30_000,
+        metadata_max_age_ms: int = 300_000,
+    ) -> None:
+        self._options = options = ConsumerOptions(
+            group=group,
+            group_instance_id=group_instance_id,
+            group_protocol=group_protocol,
+            assignors=tuple(assignors),
+            server_assignor=server_assignor,
+            rack=rack,
+            offset_reset=offset_reset,
+            isolation_level=isolation_level,
+            auto_commit=auto_commit and group is not None,
+            auto_commit_interval_ms=auto_commit_interval_ms,
+            session_timeout_ms=session_timeout_ms,
+            heartbeat_interval_ms=heartbeat_interval_ms,
+            max_poll_interval_ms=max_poll_interval_ms,
+            fetch_min_bytes=fetch_min_bytes,
+            fetch_max_wait_ms=fetch_max_wait_ms,
+            fetch_max_bytes=fetch_max_bytes,
+            partition_max_bytes=partition_max_bytes,
+            buffer_bytes=buffer_bytes,
+            request_timeout_ms=request_timeout_ms,
+            metadata_max_age_ms=metadata_max_age_ms,
+            key_of=deserializer_of(key_deserializer),
+            value_of=deserializer_of(deserializer),
+        )
+        self._loop = asyncio.get_running_loop()
+        # One connection to a broker for each kind of request that may keep others waiting.
+        self._clusters = [
+            Cluster(bootstrap, client_id=client_id, request_timeout_ms=request_timeout_ms) for _ in range(4)
+        ]
+        self._cluster, self._coordinators, *fetching = self._clusters
+        for cluster in self._clusters:
+            cluster.metadata = self._cluster.metadata
+        self._poll_point = PollPoint()
+        self._assignment = Assignment(self._wake_fetcher, self._poll_point.interrupt)
+        self._fetcher = Fetcher(
+            self._cluster,
+            [Lane(cluster) for cluster in fetching],
+            self._assignment,
+            Positions(self._cluster, self._coordinators, options),
+            self._poll_point,
+            options,
+        )
+        self._group = (
+            ConsumerGroup(
+                group, self._cluster, self._coordinators, self._assignment, self._poll_point, options
+            )
+            if group is not None
+            else None
+        )
+        self._subscription: Subscription | None = None
+        self._will_pump = False
+        self._is_closed = False
+        self._is_over = False
+
+    async def __aenter__(self) -> AsyncConsumer:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Commit if that is the consumer's task, leave the group, close the connections."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._poll_point.wake()
+        try:
+            if self._group is not None:
+                await self._group.close(self._deadline(timeout))
+        finally:
+            self._is_over = True
+            await self._fetcher.close()
+            for cluster in self._clusters:
+                await cluster.close()
+
+    def _deadline(self, timeout: float | None) -> Deadline:
+        return Deadline(self._options.request_timeout_ms if timeout is None else timeout * 1000)
+
+    def _wake_fetcher(self) -> None:
+        """Also from the thread of a caller that blocks."""
+        if not self._will_pump and not self._is_closed:
+            self._will_pump = True
+            self._loop.call_soon_threadsafe(self._pump)
+
+    def _pump(self) -> None:
+        self._will_pump = False
+        self._fetcher.pump()
+
+    # ---------------------------------------------------------------- what to read
+
+    def subscribe(
+        self,
+        topics: str | Pattern[str] | Iterable[str],
+        *,
+        on_assigned: Callback | None = None,
+        on_revoked: Callback | None = None,
+        on_lost: Callback | None = None,
+    ) -> None:
+        """Read topics together with the other members of the group: a name, names, or a pattern.
+
+        A pattern is met by whole names, also of topics that come later. The callbacks, functions or
+        coroutine functions, are called within a poll with a list of partitions: `on_assigned` before
+        the first record of them, `on_revoked` before they are given up, and `on_lost` (if there is
+        none, `on_revoked`) where they may be somebody else's already.
+        """
+        self._check_open()
+        if self._group is None:
+            raise NotSubscribed("to subscribe, a consumer needs a group; to read by itself, assign() it")
+        if self._subscription is None and len(self._assignment):
+            raise NotSubscribed("partitions were assigned by hand: unsubscribe() first")
+        if isinstance(topics, Pattern):
+            subscription = Subscription(pattern=topics)
+        else:
+            subscription = Subscription(frozenset([topics] if isinstance(topics, str) else topics))
+            if not subscription.topics:
+                raise ValueError("no topic to subscribe to: unsubscribe() to read nothing")
+        self._subscription = subscription
+        self._group.subscribe(subscription, Callbacks(on_assigned, on_revoked, on_lost))
+
+    def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Read exactly these partitions, whoever else does. Those that stay keep their positions."""
+        self._check_open()
+        if self._subscription is not None:
+            raise NotSubscribed("topics are subscribed to: unsubscribe() first")
+        wanted = {TopicPartition(*partition) for partition in partitions}
+        self._assignment.remove(self._assignment.partitions - wanted)
+        self._assignment.add(sorted(wanted))
+        self._assignment.refresh()
+
+    async def unsubscribe(self, timeout: float | None = None) -> None:
+        """Read nothing any more; leave the group."""
+        self._check_open()
+        if self._group is not None and self._subscription is not None:
+            await self._group.leave(self._deadline(timeout))
+        self._subscription = None
+        self._assignment.remove(self._assignment.partitions)
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions that are read now."""
+        return self._assignment.partitions
+
+    @property
+    def subscription(self) -> frozenset[str]:
+        """The topics that are subscribed to now."""
+        subscription = self._subscription
+        return frozenset() if subscription is None else subscription.of(self._cluster.metadata)
+
+    def pause(self, *partitions: tuple[str, int]) -> None:
+        """Hand out no records of these partitions (all, where none are named) until they are resumed."""
+        self._set_paused(partitions, True)
+
+    def resume(self, *partitions: tuple[str, int]) -> None:
+        """Go on with partitions that were paused (all, where none are named)."""
+        self._set_paused(partitions, False)
+
+    def _set_paused(self, partitions: Iterable[tuple[str, int]], is_paused: bool) -> None:
+        for state in self._states(partitions):
+            state.is_paused = is_paused
+        self._assignment.refresh()
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """The partitions that are paused."""
+        return frozenset(state.partition for state in self._assignment if state.is_paused)
+
+    def _states(self, partitions: Iterable[tuple[str, int]]) -> list[PartitionState]:
+        return [self._assignment[TopicPartition(*each)] for each in partitions] or list(self._assignment)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Closed("the consumer was closed")
+
+    # ---------------------------------------------------------------- records
+
+    async def poll(self, max_records: int = 500, timeout: float = 1.0) -> list[Record]:
+        """The next records, at most so many; an empty list if none come within `timeout` seconds."""
+        self._check_open()
+        records = self.take_now(max_records)
+        if records:
+            if self._will_pump:
+                await asyncio.sleep(0)  # the next Fetch is on its way while the caller works
+            return records
+        deadline = Deadline(timeout * 1000)
+        while True:
+            await self._poll_point.attend()
+            records = self._assignment.take(max_records)
+            if records or deadline.has_passed:
+                return records
+            await self._poll_point.wait(deadline.remaining_ms / 1000)
+
+    def __aiter__(self) -> AsyncConsumer:
+        return self
+
+    async def __anext__(self) -> Record:
+        ready = self._assignment.ready
+        while True:
+            while ready and not self._poll_point.is_due:
+                reader = ready[0]
+                for record in reader:
+                    return record
+                self._assignment.finish(reader)
+                await asyncio.sleep(0)
+            if not await self.until_ready():
+                raise StopAsyncIteration
+
+    async def poll_arrow(self, timeout: float = 1.0) -> pyarrow.RecordBatch:
+        """The next records by the column; a batch without rows if none come within `timeout` seconds.
+
+        It holds what one Fetch brought from one partition, or from several where that is little. Keys
+        and values are bytes: deserialisers are not asked. Needs the extra `millstream[arrow]`.
+        """
+        from millstream.client.consumer_arrow import take_arrow
+
+        self._check_open()
+        deadline = Deadline(timeout * 1000)
+        while True:
+            if self._poll_point.is_due:
+                await self._poll_point.attend()
+            batch = take_arrow(self._assignment)
+            if batch.num_rows or deadline.has_passed:
+                await asyncio.sleep(0)
+                return batch
+            await self._poll_point.wait(deadline.remaining_ms / 1000)
+
+    # ---------------------------------------------------------------- for the blocking face
+
+    def take_now(self, max_records: int) -> list[Record]:
+        """Records that lie ready, unless something else is due first. For the caller's own thread."""
+        if self._poll_point.is_due or self._is_closed:
+            return []
+        return self._assignment.take(max_records)
+
+    def take_arrow_now(self) -> pyarrow.RecordBatch | None:
+        """Records that lie ready by the column, unless something else is due. For the caller's own thread."""
+        from millstream.client.consumer_arrow import take_arrow
+
+        if self._poll_point.is_due or self._is_closed or not self._assignment.ready:
+            return None
+        batch = take_arrow(self._assignment)
+        return batch if batch.num_rows else None
+
+    def iterate(self, wait: Callable[[], bool]) -> Iterator[Record]:
+        """Records that lie ready; `wait` waits for more, false at the end. For the caller's thread."""
+        point, assignment = self._poll_point, self._assignment
+        ready = assignment.ready
+        while wait():
+            while ready and not point.is_due:
+                reader = ready[0]
+                for record in reader:
+                    yield record
+                    if point.is_due:  # the other thread has set it meanwhile
+                        break  # type: ignore[unreachable]
+                else:
+                    assignment.finish(reader)
+
+    async def until_ready(self) -> bool:
+        """Do what is due and wait for records; false once the consumer is closed."""
+        while not self._is_closed:
+            await self._poll_point.attend()
+            if self._assignment.ready:
+                return True
+            await self._poll_point.wait(3600.0)
+        return False
+
+    # ---------------------------------------------------------------- positions
+
+    def seek(self, partition: tuple[str, int], offset: int) -> None:
+        """Go on at an offset of a partition."""
+        if offset < 0:
+            raise ValueError(f"an offset is not negative, but {offset} was given")
+        self._assignment.seek(TopicPartition(*partition), offset)
+
+    def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
+        """Go on at the first record of partitions; of all, where none are named."""
+        self._assignment.seek_by([state.partition for state in self._states(partitions)], EARLIEST)
+
+    def seek_to_end(self, *partitions: tuple[str, int]) -> None:
+        """Go on behind the last record of partitions; of all, where none are named."""
+        self._assignment.seek_by([state.partition for state in self._states(partitions)], LATEST)
+
+    def seek_to_time(self, timestamp_ms: int, *partitions: tuple[str, int]) -> None:
+        """Go on at the first record that is not older, at the end where there is none."""
+        if timestamp_ms < 0:
+            raise ValueError(f"a time is not negative, but {timestamp_ms} was given")
+        self._assignment.seek_by([state.partition for state in self._states(partitions)], timestamp_ms)
+
+    async def position(self, partition: tuple[str, int], timeout: float | None = None) -> int:
+        """The offset of the next record that a poll gives of a partition."""
+        deadline = self._deadline(timeout)
+        while True:
+            state = self._assignment[TopicPartition(*partition)]
+            if state.position != NOT_KNOWN:
+                return state.position
+            if deadline.has_passed:
+                raise RequestTimedOut(f"no position in {state.partition} in {deadline.timeout_ms:.0f} ms")
+            await asyncio.sleep(0.002)
+
+    async def lag(self, timeout: float | None = None) -> dict[TopicPartition, int]:
+        """How many offsets lie between each position and the end that this consumer may read."""
+        deadline = self._deadline(timeout)
+        found = {state.partition: self._end_of(state) for state in self._assignment}
+        unknown = [partition for partition, end in found.items() if end < 0]
+        if unknown:
+            found |= await self.end_offsets(unknown, deadline.remaining_ms / 1000)
+        lags = {}
+        for partition, end in found.items():
+            lags[partition] = max(0, end - await self.position(partition, deadline.remaining_ms / 1000))
+        return lags
+
+    def _end_of(self, state: PartitionState) -> int:
+        return state.last_stable_offset if self._options.isolation else state.high_watermark
+
+    # ---------------------------------------------------------------- commits
+
+    async def commit(self, offsets: Offsets | None = None, timeout: float | None = None) -> None:
+        """Commit offsets, or all positions, and wait until that is done."""
+        await self._grouped().commit(self._committable(offsets), self._deadline(timeout))
+
+    def commit_async(self, offsets: Offsets | None = None) -> asyncio.Task[None]:
+        """Begin to commit offsets, or all positions; await the task to learn how it ended."""
+        work = self._grouped().commit(self._committable(offsets), self._deadline(None))
+        task = self._loop.create_task(work)
+        task.add_done_callback(_take_exception)
+        return task
+
+    async def committed(
+        self, partitions: Iterable[tuple[str, int]] | None = None, timeout: float | None = None
+    ) -> dict[TopicPartition, Committed]:
+        """What the group has committed in partitions (those assigned, where none are named)."""
+        self._grouped()
+        wanted = self.assignment if partitions is None else [TopicPartition(*each) for each in partitions]
+        group = self._options.group or ""
+        return await fetch_committed(self._cluster, group, self._deadline(timeout), partitions=wanted)
+
+    @property
+    def group_metadata(self) -> GroupMetadata:
+        """Who this consumer is to its group: for `producer.send_offsets`."""
+        return self._grouped().identity
+
+    def _grouped(self) -> ConsumerGroup:
+        if self._is_over:  # until then, callbacks may commit
+            raise Closed("the consumer was closed")
+        if self._group is None:
+            raise NotSubscribed("the consumer has no group")
+        return self._group
+
+    def _committable(self, offsets: Offsets | None) -> dict[TopicPartition, Committed]:
+        if offsets is None:
+            return self._grouped().positions(self.assignment)
+        return {
+            TopicPartition(*partition): each if isinstance(each, Committed) else Committed(each, -1, "")
+            for partition, each in offsets.items()
+        }
+
+    # ---------------------------------------------------------------- what the cluster knows
+
+    async def beginning_offsets(
+        self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """The first offset of each partition."""
+        return await self._offsets_at(EARLIEST, partitions, timeout)
+
+    async def end_offsets(
+        self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """The offset behind the last record of each partition that this consumer may read."""
+        return await self._offsets_at(LATEST, partitions, timeout)
+
+    async def _offsets_at(
+        self, place: int, partitions: Iterable[tuple[str, int]], timeout: float | None
+    ) -> dict[TopicPartition, int]:
+        found = await self.offsets_at({TopicPartition(*each): place for each in partitions}, timeout)
+        return {partition: each.offset for partition, each in found.items()}
+
+    async def offsets_at(
+        self, times_ms: Mapping[TopicPartition, int], timeout: float | None = None
+    ) -> dict[TopicPartition, Found]:
+        """The first record of each partition at or after a time; its offset is -1 if there is none."""
+        self._check_open()
+        deadline, isolation = self._deadline(timeout), self._options.isolation
+        return await list_offsets(self._cluster, times_ms, deadline, isolation_level=isolation)
+
+    async def partitions_of(self, topic: str, timeout: float | None = None) -> list[TopicPartition]:
+        """The partitions of a topic; NoSuchTopic if there is none."""
+        self._check_open()
+        found = await self._cluster.topic(topic, self._deadline(timeout))
+        return [TopicPartition(topic, index) for index in sorted(found.partitions)]
+
+    async def topics(self, timeout: float | None = None) -> list[str]:
+        """The names of all topics, internal ones left out."""
+        self._check_open()
+        metadata = await self._cluster.refresh(None, self._deadline(timeout))
+        return sorted(topic.name for topic in metadata.topics.values() if not topic.is_internal)
+
+
+def _take_exception(task: asyncio.Task[Any]) -> None:
+    """A failed commit is reported to whoever waits for it; where nobody does, it is no news."""
+    if not task.cancelled():
+        task.exception()

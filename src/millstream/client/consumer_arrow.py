@@ -1,0 +1,104 @@
+"""Fetched records as Arrow record batches, straight from the bytes that came from the socket."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millstream.client.subscription import Assignment
+from millstream.errors import MillstreamError
+from millstream.protocol.columns import BinaryColumn, Columns, decode_columns
+
+if TYPE_CHECKING:
+    import pyarrow
+
+ENOUGH_ROWS = 4096
+"""With fewer rows than these, what is ready of other partitions is added."""
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError:
+        raise MillstreamError("columns need pyarrow: pip install 'millstream[arrow]'") from None
+    return pyarrow
+
+
+def arrow_schema() -> pyarrow.Schema:
+    """The columns that `poll_arrow` gives."""
+    pa = _pyarrow()
+    header = pa.struct([pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary())])
+    return pa.schema(
+        [
+            pa.field("topic", pa.string(), nullable=False),
+            pa.field("partition", pa.int32(), nullable=False),
+            pa.field("offset", pa.int64(), nullable=False),
+            pa.field("timestamp", pa.timestamp("ms", tz="UTC"), nullable=False),
+            pa.field("key", pa.binary()),
+            pa.field("value", pa.binary()),
+            pa.field("headers", pa.list_(header), nullable=False),
+        ]
+    )
+
+
+def take_arrow(assignment: Assignment) -> pyarrow.RecordBatch:
+    """What lies ready, at least one answer of one partition; no rows where nothing does."""
+    pa = _pyarrow()
+    batches: list[Any] = []
+    rows = 0
+    while assignment.ready and rows < ENOUGH_ROWS:
+        reader = assignment.ready[0]
+        if not reader.is_done:
+            columns = decode_columns(
+                reader.data,
+                from_offset=reader.position,
+                aborted=reader.aborted,
+                with_headers=True,
+                verify_crc=False,
+            )
+            reader.skip(columns.next_offset)
+            if len(columns):
+                batches.append(to_arrow(columns, reader.topic, reader.partition))
+                rows += len(columns)
+        if reader.is_done:
+            assignment.finish(reader)
+    if len(batches) == 1:
+        return batches[0]
+    if not batches:
+        return pa.RecordBatch.from_pylist([], schema=arrow_schema())
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+
+
+def to_arrow(columns: Columns, topic: str, partition: int) -> pyarrow.RecordBatch:
+    """Columns of one partition as a record batch; their buffers are wrapped, not copied."""
+    pa = _pyarrow()
+    rows = len(columns)
+    schema = arrow_schema()
+    headers = columns.headers
+    if headers is None:
+        raise ValueError("columns without their headers")
+    names = _binary(pa, pa.string(), headers.names)
+    values = _binary(pa, pa.binary(), headers.values)
+    pairs = pa.StructArray.from_arrays([names, values], fields=list(schema.field("headers").type.value_type))
+    lists = pa.Array.from_buffers(
+        schema.field("headers").type, rows, [None, pa.py_buffer(headers.offsets)], children=[pairs]
+    )
+    arrays = [
+        pa.repeat(topic, rows),
+        pa.repeat(pa.scalar(partition, pa.int32()), rows),
+        pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(columns.offsets)]),
+        pa.Array.from_buffers(schema.field("timestamp").type, rows, [None, pa.py_buffer(columns.timestamps)]),
+        _binary(pa, pa.binary(), columns.keys),
+        _binary(pa, pa.binary(), columns.values),
+        lists,
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _binary(pa: Any, kind: Any, column: BinaryColumn) -> Any:
+    has_nulls = column.validity is not None and column.null_count > 0
+    buffers = [
+        pa.py_buffer(column.validity) if has_nulls else None,
+        pa.py_buffer(column.offsets),
+        pa.py_buffer(column.data),
+    ]
+    return pa.Array.from_buffers(kind, len(column), buffers, null_count=column.null_count)

@@ -1,0 +1,86 @@
+"""Commits of a consumer's positions, in the name of its membership."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+
+from millstream.client.coordinator_link import PASSING, CoordinatorLink
+from millstream.client.deadline import Deadline
+from millstream.client.errors import raise_for
+from millstream.client.group_metadata import GroupMetadata
+from millstream.client.group_offsets import NAMES_UNTIL, Committed
+from millstream.errors import IllegalGeneration, KafkaError, RebalanceInProgress, StaleMemberEpoch
+from millstream.model import TopicPartition
+from millstream.protocol.messages import OffsetCommitRequest, OffsetCommitResponse
+
+
+class Commits:
+    """Writes offsets for a group. Commits of one consumer reach the coordinator in order."""
+
+    def __init__(self, link: CoordinatorLink, identity: Callable[[], GroupMetadata]) -> None:
+        self._link = link
+        self._identity = identity
+        self._order = asyncio.Lock()
+
+    async def commit(self, offsets: Mapping[TopicPartition, Committed], deadline: Deadline) -> None:
+        """Commit, trying again while errors pass, until the deadline.
+
+        While the group rebalances the coordinator takes no commits; the member's next generation is
+        waited for. UnknownMemberId and the like mean that the partitions are no longer this member's.
+        """
+        if not offsets:
+            return
+        async with self._order:
+            while True:
+                identity = self._identity()
+                try:
+                    await self._ask(identity, offsets, deadline)
+                    return
+                except PASSING as error:
+                    self._link.forget()
+                    failure: KafkaError = error
+                except RebalanceInProgress as error:
+                    failure = error
+                except (IllegalGeneration, StaleMemberEpoch) as error:
+                    if self._identity() == identity:
+                        raise
+                    failure = error
+                if deadline.has_passed:
+                    raise failure
+                await self._link.pause()
+
+    async def _ask(
+        self, identity: GroupMetadata, offsets: Mapping[TopicPartition, Committed], deadline: Deadline
+    ) -> None:
+        by_topic: dict[str, list[OffsetCommitRequest.OffsetCommitRequestPartition]] = defaultdict(list)
+        for partition, committed in offsets.items():
+            by_topic[partition.topic].append(
+                OffsetCommitRequest.OffsetCommitRequestPartition(
+                    partition_index=partition.partition,
+                    committed_offset=committed.offset,
+                    committed_leader_epoch=committed.leader_epoch,
+                    committed_metadata=committed.metadata,
+                )
+            )
+        request = OffsetCommitRequest(
+            group_id=identity.group,
+            generation_id_or_member_epoch=identity.generation_id,
+            member_id=identity.member_id,
+            group_instance_id=identity.group_instance_id,
+            topics=[
+                OffsetCommitRequest.OffsetCommitRequestTopic(name=name, partitions=parts)
+                for name, parts in by_topic.items()
+            ],
+        )
+        response = await self._link.ask(
+            request,
+            OffsetCommitResponse,
+            timeout_ms=max(deadline.remaining_ms, 1),
+            max_version=NAMES_UNTIL,
+        )
+        for topic in response.topics:
+            for part in topic.partitions:
+                where = TopicPartition(topic.name, part.partition_index)
+                raise_for(part.error_code, None, f"group {identity.group} in {where}")

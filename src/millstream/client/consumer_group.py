@@ -1,0 +1,226 @@
+"""A consumer's side of its group: callbacks, commits, and what the coordinator gives and takes."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from time import monotonic
+
+from millstream.client.cluster import Cluster
+from millstream.client.consumer_commits import Commits
+from millstream.client.consumer_group_member import ConsumerGroupMember
+from millstream.client.consumer_options import ConsumerOptions
+from millstream.client.coordinator_link import CoordinatorLink
+from millstream.client.deadline import Deadline
+from millstream.client.group_host import Callback, Membership, Subscription
+from millstream.client.group_member import GroupMember
+from millstream.client.group_metadata import GroupMetadata
+from millstream.client.group_offsets import Committed
+from millstream.client.poll_point import PollPoint
+from millstream.client.subscription import NOT_KNOWN, Assignment
+from millstream.client.topic_watch import TopicWatch
+from millstream.errors import KafkaError
+from millstream.model import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """What the caller wants to hear of a rebalance. Without `on_lost`, `on_revoked` is told."""
+
+    on_assigned: Callback | None = None
+    on_revoked: Callback | None = None
+    on_lost: Callback | None = None
+
+
+class ConsumerGroup:
+    """Joins, leaves and commits for one consumer. Partitions come and go at its poll point only."""
+
+    def __init__(
+        self,
+        group: str,
+        cluster: Cluster,
+        coordinators: Cluster,
+        assignment: Assignment,
+        poll_point: PollPoint,
+        options: ConsumerOptions,
+    ) -> None:
+        self._group = group
+        self._assignment = assignment
+        self._poll_point = poll_point
+        self._options = options
+        self._link = CoordinatorLink(coordinators, group, options.request_timeout_ms)
+        self._watch = TopicWatch(cluster, options.metadata_max_age_ms, options.request_timeout_ms)
+        self._commits = Commits(self._link, lambda: self.identity)
+        self._callbacks = Callbacks()
+        self._membership: Membership | None = None
+        self._seen: object = None
+        self._told: dict[TopicPartition, int] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._clock: asyncio.Task[None] | None = None
+        if options.auto_commit:
+            self._clock = asyncio.get_running_loop().create_task(self._commit_now_and_then())
+
+    @property
+    def identity(self) -> GroupMetadata:
+        """Who this consumer is to its group, for commits and for transactions."""
+        membership = self._membership
+        return membership.identity if membership is not None else GroupMetadata(self._group)
+
+    @property
+    def is_joined(self) -> bool:
+        return self._membership is not None and self._membership.is_joined
+
+    # ---------------------------------------------------------------- joining and leaving
+
+    def subscribe(self, subscription: Subscription, callbacks: Callbacks) -> None:
+        """Join, or want something else than before."""
+        self._callbacks = callbacks
+        self._poll_point.clear()
+        if self._membership is None:
+            if self._options.group_protocol == "classic":
+                self._membership = GroupMember(self._link, self, self._watch, self._options)
+            else:
+                self._membership = ConsumerGroupMember(self._link, self, self._options)
+        self._membership.subscribe(subscription)
+        self._membership.start()
+
+    async def leave(self, deadline: Deadline) -> None:
+        """Commit where that is the consumer's task, give up all partitions, and leave the group."""
+        membership = self._membership
+        if membership is None:
+            if self._options.auto_commit:
+                await self._commit_quietly(self.positions(self.owned), deadline)
+            return
+        try:
+            await self._revoke(self.owned, deadline)
+        finally:
+            self._membership = None
+            await self._watch.close()
+            await membership.leave()
+
+    async def close(self, deadline: Deadline) -> None:
+        """Leave, and stop what runs in the background."""
+        clock, self._clock = self._clock, None
+        if clock is not None:
+            clock.cancel()
+            await asyncio.gather(clock, return_exceptions=True)
+        try:
+            await self.leave(deadline)
+        finally:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # ---------------------------------------------------------------- commits
+
+    def positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Committed]:
+        """Where the caller is, as it would be committed."""
+        found = {}
+        for partition in partitions:
+            state = self._assignment.get(partition)
+            if state is not None and state.position != NOT_KNOWN:
+                found[partition] = Committed(state.position, state.consumed_epoch, "")
+        return found
+
+    async def commit(self, offsets: Mapping[TopicPartition, Committed], deadline: Deadline) -> None:
+        await self._commits.commit(offsets, deadline)
+        self._told.update({partition: each.offset for partition, each in offsets.items()})
+
+    async def _commit_quietly(self, offsets: Mapping[TopicPartition, Committed], deadline: Deadline) -> None:
+        """Commit what has changed. What cannot be committed is read again, by whoever comes next."""
+        news = {
+            partition: each for partition, each in offsets.items() if self._told.get(partition) != each.offset
+        }
+        try:
+            await self.commit(news, deadline)
+        except KafkaError:
+            pass
+
+    async def _commit_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(self._options.auto_commit_interval_ms / 1000)
+            if not self._tasks and len(self._assignment):
+                self._poll_point.leave(self._begin_commit)
+
+    async def _begin_commit(self) -> None:
+        """At a poll: the caller is done with what it got. The commit itself is not waited for."""
+        offsets = self.positions(self.owned)
+        deadline = Deadline(self._options.request_timeout_ms)
+        task = asyncio.get_running_loop().create_task(self._commit_quietly(offsets, deadline))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # ---------------------------------------------------------------- what a member asks (GroupHost)
+
+    @property
+    def owned(self) -> frozenset[TopicPartition]:
+        return self._assignment.partitions
+
+    @property
+    def idle_ms(self) -> float:
+        if self._poll_point.is_waiting:
+            return 0.0
+        ready = self._assignment.ready
+        seen = (id(ready[0]), ready[0].position) if ready else None
+        if seen != self._seen:
+            self._seen = seen
+            self._poll_point.polled_at = monotonic()
+        return (monotonic() - self._poll_point.polled_at) * 1000
+
+    async def give_up(self, partitions: Iterable[TopicPartition]) -> None:
+        going = frozenset(partitions)
+        await self._poll_point.run(lambda: self._revoke(going, Deadline(self._options.request_timeout_ms)))
+
+    async def lose(self) -> None:
+        await self._poll_point.run(self._lose)
+
+    async def take_on(self, partitions: Iterable[TopicPartition]) -> None:
+        coming = frozenset(partitions)
+        if coming:
+            await self._poll_point.run(lambda: self._take_on(coming))
+
+    async def until_polled(self) -> None:
+        await self._poll_point.run(_nothing)
+
+    def fail(self, error: BaseException, *, for_good: bool = False) -> None:
+        self._poll_point.fail(error, for_good=for_good)
+
+    # ---------------------------------------------------------------- at the poll point
+
+    async def _revoke(self, partitions: frozenset[TopicPartition], deadline: Deadline) -> None:
+        going = partitions & self.owned
+        if not going:
+            return
+        if self._options.auto_commit:
+            await self._commit_quietly(self.positions(going), deadline)
+        try:
+            await _tell(self._callbacks.on_revoked, going)
+        finally:
+            self._remove(going)
+
+    async def _lose(self) -> None:
+        gone = self.owned
+        try:
+            await _tell(self._callbacks.on_lost or self._callbacks.on_revoked, gone)
+        finally:
+            self._remove(gone)
+
+    async def _take_on(self, partitions: frozenset[TopicPartition]) -> None:
+        self._assignment.add(sorted(partitions))
+        self._assignment.refresh()
+        await _tell(self._callbacks.on_assigned, partitions)
+
+    def _remove(self, partitions: frozenset[TopicPartition]) -> None:
+        self._assignment.remove(partitions)
+        for partition in partitions:
+            self._told.pop(partition, None)
+
+
+async def _tell(callback: Callback | None, partitions: frozenset[TopicPartition]) -> None:
+    if callback is not None and partitions:
+        result = callback(sorted(partitions))
+        if inspect.isawaitable(result):
+            await result
+
+
+async def _nothing() -> None: ...

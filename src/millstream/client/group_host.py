@@ -1,0 +1,81 @@
+"""What a member of a group asks of the consumer whose partitions it looks after."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from re import Pattern
+from typing import Protocol
+
+from millstream.client.group_metadata import GroupMetadata
+from millstream.client.metadata import Metadata
+from millstream.model import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Topics by name, or those whose whole names match a pattern."""
+
+    topics: frozenset[str] = frozenset()
+    pattern: Pattern[str] | None = None
+
+    def of(self, metadata: Metadata) -> frozenset[str]:
+        """The topics that are subscribed to now."""
+        if self.pattern is None:
+            return self.topics
+        return frozenset(
+            name
+            for name, topic in metadata.topics.items()
+            if not topic.is_internal and self.pattern.fullmatch(name)
+        )
+
+
+class GroupHost(Protocol):
+    """The consumer, as its membership sees it. The coroutines end once a poll has done them."""
+
+    @property
+    def owned(self) -> frozenset[TopicPartition]:
+        """The partitions that are read now."""
+
+    @property
+    def idle_ms(self) -> float:
+        """How long ago the caller last asked for records."""
+
+    async def give_up(self, partitions: Iterable[TopicPartition]) -> None:
+        """Stop reading partitions after having committed, and tell the caller."""
+
+    async def lose(self) -> None:
+        """Stop reading all partitions, which may be somebody else's already, and tell the caller."""
+
+    async def take_on(self, partitions: Iterable[TopicPartition]) -> None:
+        """Begin to read partitions, and tell the caller."""
+
+    async def until_polled(self) -> None:
+        """Wait until the caller asks for records again."""
+
+    def fail(self, error: BaseException, *, for_good: bool = False) -> None:
+        """Let the next poll raise an error; every poll, where the membership is over for good."""
+
+
+class Membership(Protocol):
+    """A consumer's place in a group, of either protocol."""
+
+    @property
+    def identity(self) -> GroupMetadata:
+        """Who commits."""
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether the group has given this member its partitions."""
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Want other topics."""
+
+    def start(self) -> None:
+        """Join the group in the background."""
+
+    async def leave(self) -> None:
+        """Stop, and tell the coordinator unless the member is static."""
+
+
+Callback = Callable[[list[TopicPartition]], "Awaitable[None] | None"]

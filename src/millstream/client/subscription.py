@@ -1,0 +1,235 @@
+"""What a consumer reads: its partitions, where it is in each, and what was fetched ahead."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+
+from millstream.client.consumer_errors import NotSubscribed
+from millstream.model import TopicPartition
+from millstream.protocol.consumer_kernel import Record, RecordReader
+
+NOT_KNOWN = -1
+
+
+class PartitionState:
+    """One partition that is read.
+
+    `fetch_position` is where the next Fetch begins, NOT_KNOWN until it was looked up; what lies between
+    the position of the consumer and there waits in `readers`. `reset_to` is the time, or EARLIEST or
+    LATEST, at which to begin; where it is None, the group's committed offset comes first.
+    `turn` grows with every seek, so that the answer to an older Fetch is known for what it is.
+    """
+
+    __slots__ = (
+        "fetch_position",
+        "high_watermark",
+        "is_fetching",
+        "is_live",
+        "is_paused",
+        "last_stable_offset",
+        "leader_epoch",
+        "log_start_offset",
+        "partition",
+        "position_epoch",
+        "preferred_replica",
+        "preferred_until",
+        "readers",
+        "reset_to",
+        "retry_at",
+        "turn",
+    )
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
+        self.fetch_position = NOT_KNOWN
+        self.position_epoch = -1
+        self.leader_epoch = -1
+        self.reset_to: int | None = None
+        self.readers: deque[RecordReader] = deque()
+        self.is_paused = False
+        self.is_fetching = False
+        self.is_live = True
+        self.turn = 0
+        self.retry_at = 0.0
+        self.high_watermark = -1
+        self.last_stable_offset = -1
+        self.log_start_offset = -1
+        self.preferred_replica = -1
+        self.preferred_until = 0.0
+
+    @property
+    def position(self) -> int:
+        """The offset of the next record that the caller gets; NOT_KNOWN until it was looked up."""
+        return self.readers[0].position if self.readers else self.fetch_position
+
+    @property
+    def consumed_epoch(self) -> int:
+        """The leader epoch of the last record that the caller got, where one is known."""
+        if self.readers and self.readers[0].leader_epoch >= 0:
+            return self.readers[0].leader_epoch
+        return self.position_epoch
+
+    def seek(self, offset: int, leader_epoch: int = -1) -> None:
+        """Go on at an offset; what was fetched ahead is dropped."""
+        self._restart()
+        self.fetch_position = offset
+        self.position_epoch = leader_epoch
+
+    def seek_by(self, time_ms: int | None) -> None:
+        """Go on at a time, EARLIEST or LATEST, or (None) where the group is."""
+        self._restart()
+        self.fetch_position = NOT_KNOWN
+        self.position_epoch = -1
+        self.reset_to = time_ms
+
+    def _restart(self) -> None:
+        self.turn += 1
+        self.is_fetching = False
+        self.readers.clear()
+        self.preferred_replica = -1
+        self.retry_at = 0.0
+        self.reset_to = None
+
+
+class Assignment:
+    """The partitions that are read, and the readers whose records may be handed out, in order.
+
+    Records are taken from `ready` by the caller's thread, all else happens on the event loop: it
+    changes what is there already only while the caller waits for it.
+    """
+
+    def __init__(self, on_taken: Callable[[], None], on_changed: Callable[[], None]) -> None:
+        self._states: dict[TopicPartition, PartitionState] = {}
+        self._on_taken = on_taken
+        self._on_changed = on_changed
+        self.ready: deque[RecordReader] = deque()
+        # Each is written by one thread only.
+        self._put_bytes = 0
+        self._dropped_bytes = 0
+        self._taken_bytes = 0
+
+    def __iter__(self) -> Iterator[PartitionState]:
+        return iter(self._states.values())
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __contains__(self, partition: TopicPartition) -> bool:
+        return partition in self._states
+
+    def __getitem__(self, partition: TopicPartition) -> PartitionState:
+        try:
+            return self._states[TopicPartition(*partition)]
+        except KeyError:
+            raise NotSubscribed(f"partition {TopicPartition(*partition)} is not assigned") from None
+
+    def get(self, partition: TopicPartition) -> PartitionState | None:
+        return self._states.get(partition)
+
+    @property
+    def partitions(self) -> frozenset[TopicPartition]:
+        return frozenset(self._states)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """How much was fetched and not yet taken."""
+        return self._put_bytes - self._dropped_bytes - self._taken_bytes
+
+    def add(self, partitions: Iterable[TopicPartition]) -> None:
+        """Begin to read partitions, each where its group is or as the reset policy says."""
+        for partition in partitions:
+            if partition not in self._states:
+                self._states[partition] = PartitionState(partition)
+
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        """Stop reading partitions; what was fetched ahead of them is dropped."""
+        for partition in partitions:
+            state = self._states.pop(partition, None)
+            if state is not None:
+                self._drop(state)
+                state.is_live = False
+                state.seek(NOT_KNOWN)
+        self.refresh()
+
+    def seek(self, partition: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
+        """Go on at an offset."""
+        state = self[partition]
+        self._drop(state)
+        state.seek(offset, leader_epoch)
+        self.refresh()
+
+    def seek_by(self, partitions: Iterable[TopicPartition], time_ms: int | None) -> None:
+        """Go on at a time, EARLIEST or LATEST, or (None) where the group is."""
+        for partition in list(partitions):
+            state = self[partition]
+            self._drop(state)
+            state.seek_by(time_ms)
+        self.refresh()
+
+    def _drop(self, state: PartitionState) -> None:
+        self._dropped_bytes += sum(reader.size_bytes for reader in list(state.readers))
+
+    def refresh(self) -> None:
+        """Hand out what lies ready, and only that, after a seek, a pause or a change of partitions."""
+        kept = [reader for reader in self.ready if self._is_ready(reader)]
+        seen = set(map(id, kept))
+        kept += [
+            reader
+            for state in self
+            for reader in list(state.readers)
+            if id(reader) not in seen and self._is_ready(reader)
+        ]
+        self.ready.clear()
+        self.ready.extend(kept)
+        self._on_changed()
+        self._on_taken()
+
+    @staticmethod
+    def _is_ready(reader: RecordReader) -> bool:
+        state: PartitionState = reader.owner
+        return state.is_live and not state.is_paused and reader in state.readers
+
+    def put(self, state: PartitionState, reader: RecordReader) -> None:
+        """What a Fetch brought from a partition."""
+        state.readers.append(reader)
+        self._put_bytes += reader.size_bytes
+        state.fetch_position = reader.end_offset
+        if not state.is_paused:
+            self.ready.append(reader)
+
+    # ---------------------------------------------------------------- the caller's thread
+
+    def take(self, count: int) -> list[Record]:
+        """At most so many records of those that lie ready."""
+        ready = self.ready
+        records: list[Record] = []
+        while ready and count > 0:
+            reader = ready[0]
+            taken = reader.take(count) if not records else self._take_after(reader, count)
+            count -= len(taken)
+            records = records + taken if records else taken
+            if not reader.is_done:
+                break
+            self.finish(reader)
+        return records
+
+    @staticmethod
+    def _take_after(reader: RecordReader, count: int) -> list[Record]:
+        """More records behind others: an error among them waits until those were handed out."""
+        try:
+            return reader.take(count)
+        except Exception:
+            return []
+
+    def finish(self, reader: RecordReader) -> None:
+        """All of a reader's records were taken."""
+        state: PartitionState = reader.owner
+        if self.ready and self.ready[0] is reader:
+            self.ready.popleft()
+        if state.readers and state.readers[0] is reader:
+            if reader.leader_epoch >= 0:
+                state.position_epoch = reader.leader_epoch
+            state.readers.popleft()
+            self._taken_bytes += reader.size_bytes
+        self._on_taken()

@@ -1,0 +1,45 @@
+# The C layout of the classes in consumer_kernel.py. Functions and locals are typed there.
+
+cimport cython
+
+
+@cython.final
+@cython.no_gc
+@cython.freelist(1024)
+cdef class Record:
+    cdef readonly str topic
+    cdef readonly int partition
+    cdef readonly long long offset
+    cdef readonly long long timestamp_ms
+    cdef readonly object key
+    cdef readonly object value
+    cdef readonly tuple headers
+
+
+@cython.final
+cdef class RecordReader:
+    cdef readonly str topic
+    cdef readonly int partition
+    cdef readonly long long position
+    cdef readonly int leader_epoch
+    cdef readonly bint is_done
+    cdef readonly object data
+    cdef readonly object aborted
+    cdef public object owner
+    cdef readonly Py_ssize_t size_bytes
+    cdef object key_of
+    cdef object value_of
+    cdef object batches
+    cdef long long from_offset
+    cdef const unsigned char[::1] payload
+    cdef const unsigned char* raw
+    cdef Py_ssize_t at
+    cdef Py_ssize_t limit
+    cdef Py_ssize_t end
+    cdef long long left
+    cdef long long base_offset
+    cdef long long next_offset
+    cdef readonly long long end_offset
+    cdef long long base_timestamp
+    cdef bint has_log_time
+    cdef bint is_bad

@@ -1,0 +1,357 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+# mypy: disallow-untyped-decorators=False, warn-return-any=False, warn-unreachable=False
+# ruff: noqa: RET505 (a branch on cython.compiled is decided by the compiler)
+"""Records one by one out of fetched bytes, in Cython's pure-Python mode.
+
+kernel.py describes the bytes of batches and records. Here a record becomes an object only when it is asked
+for, so what was fetched ahead stays the bytes that came from the socket. consumer_kernel.pxd holds the C
+layout of the classes. No input is read beyond its end: every length is compared with what remains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from millstream.errors import CorruptMessage
+from millstream.protocol.fetched import MAX_DECOMPRESSED_BYTES, payload_of, readable_batches
+from millstream.protocol.header import BAD_COUNT, BAD_RECORD, LOG_APPEND_TIME, REASONS, BatchHeader
+
+try:
+    import cython
+except ImportError:
+    from millstream.protocol import uncompiled as cython
+
+IS_COMPILED = bool(cython.compiled)
+
+Headers = tuple[tuple[str, "bytes | None"], ...]
+
+
+class Record:
+    """One record as a consumer gets it. Headers are pairs of a name and bytes or None; names may repeat."""
+
+    __slots__ = ("headers", "key", "offset", "partition", "timestamp_ms", "topic", "value")
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: Any
+    value: Any
+    headers: Headers
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        timestamp_ms: int,
+        key: Any,
+        value: Any,
+        headers: Headers = (),
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.timestamp_ms = timestamp_ms
+        self.key = key
+        self.value = value
+        self.headers = headers
+
+    def _values(self) -> tuple[Any, ...]:
+        return (
+            self.topic,
+            self.partition,
+            self.offset,
+            self.timestamp_ms,
+            self.key,
+            self.value,
+            self.headers,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Record) and self._values() == other._values()
+
+    def __hash__(self) -> int:
+        return hash((self.topic, self.partition, self.offset))
+
+    def __reduce__(self) -> Any:
+        return Record, self._values()
+
+    def __repr__(self) -> str:
+        return (
+            f"Record(topic={self.topic!r}, partition={self.partition}, offset={self.offset}, "
+            f"timestamp_ms={self.timestamp_ms}, key={self.key!r}, value={self.value!r}, "
+            f"headers={self.headers!r})"
+        )
+
+
+class RecordReader:
+    """The records that one Fetch brought from one partition, taken one after the other.
+
+    `position` is the offset at which reading goes on: that after the last record taken, and once
+    `is_done` the one behind all that was fetched, where control batches and aborted transactions may
+    lie that are never seen. `leader_epoch` is that of the batch last looked into, -1 before.
+
+    The batches were checked when they came (checksums, continuity): `end_offset` is the offset after
+    the last good one. A record that cannot be deserialised raises what the function raised and is not
+    passed: the next call meets it again.
+    """
+
+    topic: str
+    partition: int
+    position: int
+    leader_epoch: int
+    is_done: bool
+    data: Any
+    aborted: Any
+    owner: Any
+    size_bytes: int
+    key_of: Any
+    value_of: Any
+    batches: Any
+    from_offset: int
+    payload: Any
+    raw: Any
+    at: int
+    limit: int
+    end: int
+    left: int
+    base_offset: int
+    next_offset: int
+    end_offset: int
+    base_timestamp: int
+    has_log_time: bool
+    is_bad: bool
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        data: memoryview,
+        from_offset: int,
+        end_offset: int,
+        aborted: Sequence[tuple[int, int]] | None = None,
+        key_of: Callable[[bytes], Any] | None = None,
+        value_of: Callable[[bytes], Any] | None = None,
+        owner: Any = None,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.data = data
+        self.from_offset = from_offset
+        self.position = from_offset
+        self.end_offset = end_offset
+        self.aborted = aborted
+        self.key_of = key_of
+        self.value_of = value_of
+        self.owner = owner
+        self.size_bytes = len(data)
+        self.leader_epoch = -1
+        self.is_done = False
+        self.is_bad = False
+        self.left = 0
+        self.batches = readable_batches(data, from_offset, aborted, False, False)
+
+    def __iter__(self) -> Iterator[Record]:
+        return self
+
+    def __next__(self) -> Record:
+        record = _next(self)
+        if record is None:
+            raise StopIteration
+        return record
+
+    def take(self, count: cython.Py_ssize_t) -> list[Record]:
+        """At most so many records. An error is raised once what lies before it was taken."""
+        records: list[Record] = []
+        try:
+            while count > 0:
+                record = _next(self)
+                if record is None:
+                    break
+                records.append(record)
+                count -= 1
+        except Exception:
+            if not records:
+                raise
+        return records
+
+    def skip(self, position: int) -> None:
+        """Go on at `position`, the caller having read what lies before it in another way."""
+        self.from_offset = self.position = position
+        self.left = 0
+        if position >= self.end_offset:
+            _finish(self)
+        else:
+            self.batches = readable_batches(self.data, position, self.aborted, False, False)
+
+
+@cython.cfunc
+def _finish(r: RecordReader) -> cython.void:
+    r.is_done = True
+    r.left = 0
+    r.position = max(r.position, r.end_offset)
+    r.batches = None
+    r.data = None
+    if cython.compiled:
+        r.payload = None
+    else:
+        r.payload = r.raw = None
+
+
+@cython.cfunc
+def _open(r: RecordReader) -> cython.bint:
+    """Go on to the next batch; false if there is none."""
+    if r.is_done:
+        return False
+    found = next(r.batches, None)
+    if found is None:
+        _finish(r)
+        return False
+    header: BatchHeader = found[0]
+    payload, start = payload_of(r.data, header, found[1], MAX_DECOMPRESSED_BYTES)
+    r.payload = payload
+    if cython.compiled:
+        r.raw = cython.address(r.payload[0])
+        r.end = r.payload.shape[0]
+    else:
+        r.raw = r.payload
+        r.end = len(payload)
+    r.at = start
+    r.left = header.count
+    r.base_offset = header.base_offset
+    r.next_offset = header.next_offset
+    r.leader_epoch = header.leader_epoch
+    r.has_log_time = header.attributes & LOG_APPEND_TIME != 0
+    r.base_timestamp = header.max_timestamp if r.has_log_time else header.base_timestamp
+    return True
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _number(r: RecordReader) -> cython.longlong:
+    """The varint under the cursor; one that does not end within the record makes the record bad."""
+    raw: cython.p_const_uchar = r.raw
+    at: cython.Py_ssize_t = r.at
+    limit: cython.Py_ssize_t = r.limit
+    shift: cython.int = 0
+    byte: cython.ulonglong
+    value: cython.ulonglong = 0
+    while at < limit and shift < 70:
+        byte = raw[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            r.at = at
+            if cython.compiled:
+                return cython.cast(cython.longlong, (value >> 1) ^ (0 - (value & 1)))
+            else:
+                value &= 0xFFFFFFFFFFFFFFFF
+                return (value >> 1) ^ -(value & 1)
+        shift += 7
+    r.is_bad = True
+    return -1
+
+
+@cython.cfunc
+@cython.inline
+def _bytes(r: RecordReader, size: cython.longlong) -> bytes:
+    """So many bytes under the cursor, which are known to be there."""
+    at: cython.Py_ssize_t = r.at
+    r.at = at + size
+    if cython.compiled:
+        return r.raw[at : at + size]
+    else:
+        return bytes(r.raw[at : at + size])
+
+
+@cython.cfunc
+@cython.inline
+def _field(r: RecordReader) -> object:
+    """The bytes under the cursor, their length before them, or None."""
+    size: cython.longlong = _number(r)
+    if size < 0:
+        r.is_bad = r.is_bad or size != -1
+        return None
+    if size > r.limit - r.at:
+        r.is_bad = True
+        return None
+    return _bytes(r, size)
+
+
+@cython.cfunc
+def _headers(r: RecordReader, count: cython.longlong) -> tuple:  # type: ignore[type-arg]
+    found = []
+    while count > 0 and not r.is_bad:
+        name = _field(r)
+        if name is None:
+            r.is_bad = True
+            break
+        found.append((name.decode("utf-8", "replace"), _field(r)))
+        count -= 1
+    return tuple(found)
+
+
+@cython.cfunc
+def _bad(r: RecordReader, start: cython.Py_ssize_t, reason: cython.int) -> object:
+    r.at = start
+    r.is_bad = False
+    return CorruptMessage(
+        f"partition {r.topic}-{r.partition}, the batch at offset {r.base_offset}: {REASONS[reason]}"
+    )
+
+
+@cython.cfunc
+def _next(r: RecordReader) -> object:
+    """The next record, or None behind the last."""
+    while True:
+        if r.left <= 0:
+            if not _open(r):
+                return None
+            if r.left <= 0:
+                continue
+        start: cython.Py_ssize_t = r.at
+        r.limit = r.end
+        length: cython.longlong = _number(r)
+        if r.is_bad:
+            raise _bad(r, start, BAD_COUNT)
+        if length < 1 or length > r.end - r.at:
+            raise _bad(r, start, BAD_RECORD)
+        r.limit = r.at + length
+        r.at += 1  # the attributes, which mean nothing yet
+        timestamp_delta: cython.longlong = _number(r)
+        offset: cython.longlong = r.base_offset + _number(r)
+        if offset < r.from_offset and not r.is_bad:
+            r.at = r.limit
+            r.left -= 1
+            continue
+        key = _field(r)
+        value = _field(r)
+        count: cython.longlong = _number(r)
+        headers = () if count == 0 else _headers(r, count)
+        if r.is_bad or count < 0 or r.at != r.limit or (r.left == 1 and r.at != r.end):
+            raise _bad(r, start, BAD_RECORD)
+        if r.key_of is not None or r.value_of is not None:
+            try:
+                if r.key_of is not None and key is not None:
+                    key = r.key_of(key)
+                if r.value_of is not None and value is not None:
+                    value = r.value_of(value)
+            except BaseException as error:
+                r.at = start
+                error.add_note(f"in partition {r.topic}-{r.partition} at offset {offset}")
+                raise
+        record: Record = Record.__new__(Record)
+        record.topic = r.topic
+        record.partition = r.partition
+        record.offset = offset
+        record.timestamp_ms = r.base_timestamp if r.has_log_time else r.base_timestamp + timestamp_delta
+        record.key = key
+        record.value = value
+        record.headers = headers
+        r.left -= 1
+        r.position = r.next_offset if r.left == 0 else offset + 1
+        return record

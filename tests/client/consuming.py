@@ -1,0 +1,73 @@
+"""What the tests of consumers share: topics with known records, and polls until enough has come."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from millstream.client.cluster import Cluster
+from millstream.client.consumer import AsyncConsumer
+from millstream.client.deadline import Deadline
+from millstream.client.sender import Sender
+from millstream.client.topics import create_topic
+from millstream.model import TopicPartition
+from millstream.protocol.batch import Codec
+from millstream.protocol.consumer_kernel import Record
+from millstream.protocol.record import Record as Sent
+
+_numbers = itertools.count(1)
+PATIENCE_S = 30.0
+
+
+async def new_topic(bootstrap: str, partitions: int = 1, prefix: str = "consumed") -> str:
+    """A topic of its own for a test."""
+    name = f"{prefix}-{next(_numbers)}"
+    async with Cluster(bootstrap) as cluster:
+        await create_topic(cluster, name, Deadline(30_000), partitions=partitions, replication_factor=1)
+    return name
+
+
+async def fill(
+    bootstrap: str,
+    topic: str,
+    partition: int = 0,
+    values: Sequence[bytes | None] = (),
+    *,
+    start_ms: int = 1_000,
+    codec: Codec = Codec.NONE,
+) -> None:
+    """Write values as one batch; record i has the time start_ms + i and the key b"k<i>"."""
+    async with Cluster(bootstrap) as cluster:
+        sender, deadline = Sender(cluster, codec=codec), Deadline(30_000)
+        await sender.start(deadline)
+        records = [
+            Sent(value=value, key=b"k%d" % i, timestamp=start_ms + i, headers=(("n", b"%d" % i),))
+            for i, value in enumerate(values)
+        ]
+        await sender.send(TopicPartition(topic, partition), records, deadline)
+
+
+def numbered(count: int, start: int = 0) -> list[bytes | None]:
+    return [b"%d" % i for i in range(start, start + count)]
+
+
+async def read(consumer: AsyncConsumer, count: int, **options: Any) -> list[Record]:
+    """Poll until so many records have come."""
+    records: list[Record] = []
+    async with asyncio.timeout(PATIENCE_S):
+        while len(records) < count:
+            records += await consumer.poll(timeout=0.5, **options)
+    return records
+
+
+async def until(
+    is_so: Callable[[], bool], *consumers: AsyncConsumer, each: Callable[[], Awaitable[Any]] | None = None
+) -> None:
+    """Poll consumers until something holds."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not is_so():
+            await asyncio.gather(*(consumer.poll(timeout=0.1) for consumer in consumers))
+            if each is not None:
+                await each()

@@ -1,0 +1,186 @@
+"""Brokers that stop without writing everything down, disks that fail, and elections that may lose records."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream.controller import tree
+from millstream.errors import KafkaStorageError
+from millstream.model import TopicPartition
+from tests.controller.cluster import Cluster
+
+Test = Callable[[Cluster], Coroutine[Any, Any, None]]
+Run = Callable[[Test], None]
+
+CLEAN_FILE = ".kafka_cleanshutdown"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    def start(test: Test) -> None:
+        async def main() -> None:
+            config = {"leader.imbalance.check.interval.seconds": "1"}
+            async with asyncio.timeout(60), Cluster(tmp_path, config=config) as cluster:
+                await test(cluster)
+
+        asyncio.run(main())
+
+    return start
+
+
+def make_unclean(cluster: Cluster, broker_id: int) -> None:
+    """Let a stopped broker's folder look as if it had not come to stop by itself."""
+    (cluster.folder / f"broker-{broker_id}" / CLEAN_FILE).unlink()
+
+
+def test_an_unclean_stop_costs_the_place_in_every_isr_with_another_member(run: Run) -> None:
+    async def test(cluster: Cluster) -> None:
+        first, second, third = cluster.ids
+        await cluster.create("alone", assignment={0: [first]})
+        await cluster.create("shared", assignment={0: [first, second]})
+        for name in ("alone", "shared"):
+            assert cluster.states(name)[0].leader == first
+        (second_epoch,) = [state.leader_epoch for state in cluster.states("shared")]
+        await cluster.stop(first)
+        make_unclean(cluster, first)
+        await cluster.until(lambda: cluster.agree("alone", lambda state: state.leader == -1))
+        back = await cluster.start(first)
+        assert not back.store.was_clean
+        (alone,) = cluster.states("alone")
+        assert (alone.leader, alone.isr) == (first, [first])
+        assert alone.leader_epoch == 2  # one for nobody, one for the return
+        await cluster.until_in_sync("shared", [first, second])
+        assert cluster.states("shared")[0].leader_epoch > second_epoch
+        assert third in cluster.brokers
+
+    run(test)
+
+
+def test_a_killed_process_on_a_machine_that_ran_on_has_lost_nothing(run: Run) -> None:
+    async def test(cluster: Cluster) -> None:
+        first = cluster.follower.config.node_id
+        await cluster.create("alone", assignment={0: [first]})
+
+        async def kill_and_start(boot_id: str) -> bool:
+            await cluster.stop(first)
+            make_unclean(cluster, first)
+            cluster.boot_id = boot_id
+            broker = await cluster.start(first)
+            assert cluster.states("alone")[0].leader == first
+            return broker.store.kept_all
+
+        assert not await kill_and_start("a")
+        assert await kill_and_start("a")
+        assert not await kill_and_start("b")
+        assert await kill_and_start("b")
+        assert not await kill_and_start("")
+        (cluster.folder / f"broker-{first}" / ".millstream_boot").unlink()
+        assert not await kill_and_start("b")
+
+    run(test)
+
+
+def test_a_return_that_nobody_saw_leave_is_seen_by_its_epoch(run: Run) -> None:
+    """The registration is replaced before the controller looks: the new number tells."""
+
+    async def test(cluster: Cluster) -> None:
+        controller = cluster.controller.config.node_id
+        leader, other = (id_ for id_ in cluster.ids if id_ != controller)
+        await cluster.create("t", assignment={0: [leader, other]})
+        before = cluster.states("t")[0]
+        registry = cluster.registries[other]
+        path = f"{tree.BROKERS}/{leader}"
+        node = await registry.get(path)
+        assert b'"was_clean":false' in node.data  # a new folder: nothing says that it stopped cleanly
+        await cluster.registries[leader].delete(path)
+        await cluster.registries[leader].create(path, node.data, ephemeral=True)
+        await cluster.until(lambda: cluster.states("t", controller)[0].leader == other)
+        after = cluster.states("t", controller)[0]
+        assert (after.isr, after.leader_epoch) == ([other], before.leader_epoch + 1)
+        seen = await registry.get(f"{tree.SEEN_BROKERS}/{leader}")
+        assert str((await registry.get(path)).created) in seen.data.decode()
+
+    run(test)
+
+
+def test_a_failed_log_dir_is_led_by_others(run: Run) -> None:
+    async def test(cluster: Cluster) -> None:
+        controller = cluster.controller.config.node_id
+        leader, other = (id_ for id_ in cluster.ids if id_ != controller)
+        await cluster.create("shared", assignment={0: [leader, other]})
+        await cluster.create("alone", assignment={0: [leader]})
+        for partition in cluster.brokers[leader].replicas:
+            partition.fail(KafkaStorageError("the disk is gone"))
+        await cluster.until(lambda: cluster.states("shared", controller)[0].leader == other)
+        await cluster.until(lambda: cluster.states("alone", controller)[0].leader == -1)
+        assert cluster.states("shared", controller)[0].isr == [other]
+        assert cluster.states("alone", controller)[0].isr == [leader]
+
+    run(test)
+
+
+def test_a_topic_that_allows_it_is_led_by_whoever_is_there(run: Run) -> None:
+    async def test(cluster: Cluster) -> None:
+        controller = cluster.controller.config.node_id
+        leader, behind = (id_ for id_ in cluster.ids if id_ != controller)
+        for name in ("asks", "is-told", "by-hand", "waits"):
+            await cluster.create(name, assignment={0: [leader, behind]})
+        await cluster.stop(behind)
+        for name in ("asks", "is-told", "by-hand", "waits"):
+            await cluster.until_in_sync(name, [leader])
+        office = cluster.controller.controller
+        unclean = {"unclean.leader.election.enable": "true"}
+        await office.set_topic_config("asks", lambda _: unclean, validate_only=False)
+        await cluster.stop(leader)
+        await cluster.start(behind)
+        await cluster.until(lambda: cluster.states("asks")[0].leader == behind)
+        for name in ("is-told", "by-hand", "waits"):
+            state = cluster.states(name)[0]
+            assert (state.leader, state.isr) == (-1, [leader])
+        await office.set_topic_config("is-told", lambda _: unclean, validate_only=False)
+        assert cluster.states("is-told")[0].leader == behind
+        place = TopicPartition("by-hand", 0)
+        assert await office.elect([place], is_unclean=True) == {place: None}
+        assert cluster.states("by-hand")[0].isr == [behind]
+        assert cluster.states("waits")[0].leader == -1
+        await cluster.start(leader)
+        await cluster.until_in_sync("waits", [leader, behind])
+        assert cluster.states("waits")[0].leader == leader
+
+    run(test)
+
+
+def test_preferred_leaders_are_given_back_by_themselves(run: Run) -> None:
+    async def test(cluster: Cluster) -> None:
+        controller = cluster.controller.config.node_id
+        leader, other = (id_ for id_ in cluster.ids if id_ != controller)
+        await cluster.create("t", assignment={0: [leader, other]})
+        await cluster.stop(leader)
+        await cluster.until(lambda: cluster.agree("t", lambda state: state.leader == other))
+        await cluster.start(leader)
+        await cluster.until(lambda: cluster.agree("t", lambda state: state.leader == leader))
+        await cluster.until(lambda: cluster.leaders("t") == [[leader]])
+
+    run(test)
+
+
+def test_a_creation_that_was_cut_short_is_completed_by_the_next_controller(run: Run) -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.create("t", 3)
+        controller = cluster.controller.config.node_id
+        registry = cluster.registries[controller]
+        path = tree.state_path("t", 2)
+        await registry.delete(path)
+        await registry.delete(path.removesuffix("/state"))
+        await cluster.stop(controller)
+        await cluster.until_controller()
+        await cluster.until(lambda: cluster.agree("t", lambda state: state.leader > 0))
+        await cluster.start(controller)
+        await cluster.until_in_sync("t", cluster.ids)
+
+    run(test)

@@ -1,0 +1,482 @@
+"""One seed of the simulation of a cluster: brokers, a registry, a workload, a nemesis, and the judgement."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from random import Random
+from typing import Any
+
+from millstream.cluster.partition import Partition
+from millstream.errors import TopicAlreadyExists, error_for
+from millstream.protocol.messages import CreateTopicsRequest
+from millstream.registry.memory import MemoryTree
+from tests.simulation.brokers import Brokers
+from tests.simulation.checker import Anomaly, check
+from tests.simulation.client import LATEST, RETRY_S
+from tests.simulation.cluster_nemesis import ClusterNemesis
+from tests.simulation.committed_reader import CommittedReader
+from tests.simulation.consumer import Consumer
+from tests.simulation.group_reader import GroupReader
+from tests.simulation.history import Entry, History
+from tests.simulation.host import Host, Process
+from tests.simulation.leader_client import LeaderClient
+from tests.simulation.ledger import Ledger, Place
+from tests.simulation.ledger_checker import check_ledger
+from tests.simulation.lives import Lives, Program
+from tests.simulation.member import Member, fetch_positions
+from tests.simulation.network import Network
+from tests.simulation.node import PORT, Node
+from tests.simulation.one_broker import Outcome
+from tests.simulation.transactional import NEW, OLD, TransactionalProducer
+from tests.simulation.transferrer import Transferrer
+from tests.simulation.worker import Worker
+from tests.simulation.workload import FireAndForget, IdempotentProducer, PlainProducer, Sender
+from tests.simulation.world import SimulationFailed, World
+
+EVENTS, ACCOUNTS, INPUT, OUTPUT = "events", "accounts", "input", "output"
+PARTITIONS = {EVENTS: 2, ACCOUNTS: 3, INPUT: 2, OUTPUT: 2}
+PRODUCERS = (PlainProducer, IdempotentProducer, FireAndForget, IdempotentProducer)
+DURATION_S = 60.0
+HEAL_S = 180.0
+READERS, WORKERS = "readers", "workers"
+TRANSFERRERS = (("t0", NEW), ("t1", OLD))
+
+
+def simulate_cluster(
+    seed: int,
+    *,
+    duration_s: float = DURATION_S,
+    trace_lines: int = 400,
+    favourite: str = "",
+    is_flushed: bool | None = None,
+    brokers: int = 3,
+) -> Outcome:
+    """Run one seed whole. Never raises for what the brokers did wrong: that is in the outcome."""
+    world = World(seed, trace_lines=trace_lines)
+    run = _Run(world, duration_s, favourite, is_flushed, brokers)
+    outcome = Outcome(seed)
+    watcher = _Watcher(run.noted)
+    logger = logging.getLogger("millstream")
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(watcher)
+    try:
+        world.run(run.main(), limit_s=duration_s + 10 * HEAL_S)
+        outcome.anomalies = check(run.history) + check_ledger(run.ledger)
+    except SimulationFailed as failure:
+        outcome.anomalies = [Anomaly("failure", str(failure))]
+    except Exception:
+        outcome.anomalies = [Anomaly("failure", traceback.format_exc())]
+    finally:
+        logger.removeHandler(watcher)
+        logger.setLevel(level)
+    outcome.trace_hash = world.trace.hash()
+    outcome.faults = run.faults
+    outcome.counts = run.counts()
+    outcome.virtual_s = world.now
+    outcome.trace = list(world.trace.lines)
+    return outcome
+
+
+WORDS = {
+    "truncations": "cut off at",
+    "isr_changes": "in sync are now",
+    "sessions_lost": "session with the registry is lost",
+}
+"""What brokers say when they did something that counts."""
+
+
+class _Watcher(logging.Handler):
+    """Counts what brokers say that they did."""
+
+    def __init__(self, counts: Counter[str]) -> None:
+        super().__init__(logging.INFO)
+        self._counts = counts
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        for name, words in WORDS.items():
+            if words in text:
+                self._counts[name] += 1
+
+
+class _Run:
+    def __init__(
+        self, world: World, duration_s: float, favourite: str, is_flushed: bool | None, brokers: int
+    ) -> None:
+        self.world = world
+        self.duration_s = duration_s
+        self.favourite = favourite
+        self.random = random = Random(world.random.getrandbits(64))
+        self.network = Network(world)
+        self.tree = MemoryTree()
+        self.is_flushed = random.random() < 0.3 if is_flushed is None else is_flushed
+        self.ledger = Ledger()
+        # Nothing acknowledged is lost in either mode: the nemesis keeps to what each can bear.
+        self.history = History(is_flushed_before_ack=True)
+        self.faults: Counter[str] = Counter()
+        self.noted: Counter[str] = Counter()
+        self.lived: Counter[str] = Counter()
+        settings = {
+            "log.flush.before.ack": "true" if self.is_flushed else "false",
+            "log.flush.offset.checkpoint.interval.ms": random.choice(("1000", "60000")),
+            "replica.high.watermark.checkpoint.interval.ms": random.choice(("500", "5000")),
+            "replica.lag.time.max.ms": random.choice(("1500", "4000")),
+            "replica.fetch.wait.max.ms": "300",
+            "min.insync.replicas": "2",
+            "default.replication.factor": "3",
+            "offsets.topic.num.partitions": "2",
+            "offsets.topic.replication.factor": "3",
+            "transaction.state.log.num.partitions": "2",
+            "transaction.state.log.replication.factor": "3",
+            "transaction.state.log.min.isr": "2",
+            "group.initial.rebalance.delay.ms": random.choice(("0", "500")),
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+        }
+        session_ms, sees_death = random.choice((1500, 4000)), random.random() < 0.5
+        self.nodes = [
+            Node(
+                world,
+                self.network,
+                self.tree,
+                number,
+                settings,
+                session_ms=session_ms,
+                sees_death=sees_death,
+                faults=self.faults,
+            )
+            for number in range(1, brokers + 1)
+        ]
+        self.hosts: list[Host] = []
+        self.lives: list[Lives] = []
+        self.programs: list[Any] = []
+        self.readers: list[CommittedReader] = []
+        self.producers: list[Sender] = []
+        self.consumers: list[tuple[int, Consumer]] = []
+        self.source: IdempotentProducer
+        self.elections = 0
+        self.ledger.accounts = tuple((ACCOUNTS, index) for index in range(PARTITIONS[ACCOUNTS]))
+        self.ledger.outputs = tuple((OUTPUT, index) for index in range(PARTITIONS[OUTPUT]))
+        self.inputs: tuple[Place, ...] = tuple((INPUT, index) for index in range(PARTITIONS[INPUT]))
+
+    def counts(self) -> Counter[str]:
+        counts = self.lived + self.noted
+        counts.update(fate.name.lower() for fate in self.ledger.fates())
+        for program in self.programs:
+            counts += getattr(program, "counts", Counter())
+        counts["acks"] = sum(producer.acked for producer in self.producers)
+        counts["acks"] += counts["committed"] + counts["aborted"]
+        counts["reads"] = len(self.ledger.reads) + len(self.history.reads)
+        counts["offset_commits"] = sum(bool(commit.is_done) for commit in self.ledger.commits)
+        counts["generations"] = len({(a.group, a.generation) for a in self.ledger.assignments})
+        counts["outputs"] = sum(len(self.ledger.final.get(place, ())) for place in self.ledger.outputs)
+        counts["elections"] = self.elections
+        counts["starts"] = sum(node.starts for node in self.nodes)
+        return counts
+
+    # The run
+
+    async def main(self) -> None:
+        watching = [asyncio.ensure_future(node.watch_over()) for node in self.nodes]
+        admin = self._start("admin")
+        await self._in_time("brokers", self._until(lambda: all(node.is_serving for node in self.nodes)))
+        for topic, partitions in PARTITIONS.items():
+            await self._in_time("the controller", admin.call(self._create(admin, topic, partitions)))
+        working = [asyncio.ensure_future(lives.run()) for lives in self._make_lives()]
+        producing = self._start_producers()
+        self._start_consumers()
+        for number in range(2):
+            self._start_reader(f"reader-{number}")
+        nemesis = ClusterNemesis(
+            self.world,
+            self.network,
+            self.nodes,
+            self._client_names,
+            self.faults,
+            self._is_whole,
+            is_flushed=self.is_flushed,
+            favourite=self.favourite,
+        )
+        await nemesis.run(self.duration_s)
+        for lives in self.lives:
+            lives.is_calm = True
+        await self._in_time("replicas", self._until(self._is_whole))
+        for producer in self.producers:
+            producer.is_over = True
+        await self._in_time("producers", asyncio.gather(*producing))
+        ends = {place: await admin.call(self._end(admin, place)) for place in self.inputs}
+        await self._in_time("the workers", self._all_worked(ends))
+        for lives in self.lives:
+            lives.is_over = True
+        await self._in_time("clients", asyncio.gather(*working))
+        lived = {lives.name for lives in self.lives}
+        for host in self.hosts:  # what is left of clients that were replaced
+            if host.process is not None and host.name.rpartition("-")[0] in lived:
+                host.crash()
+        await asyncio.sleep(15.0)  # whatever they left open is aborted by now
+        await self._in_time("readers", self._all_read(admin))
+        await self._in_time("readers", self._read_final())
+        await self._in_time("positions", admin.call(self._read_positions(admin)))
+        await self._in_time("replicas", self._until(self._are_quiet))
+        self._compare_replicas()
+        self.elections = sum(state.leader_epoch for _, state in self._states())
+        for node in self.nodes:
+            node.is_over = True
+        await asyncio.gather(*watching)
+        for node in self.nodes:
+            await self._in_time("stopping", node.stop(1000.0))
+        for host in self.hosts:
+            if host.process is not None:
+                host.end()
+
+    async def _create(self, admin: Process, topic: str, partitions: int) -> None:
+        brokers = self._brokers(admin)
+        made = CreateTopicsRequest.CreatableTopic(
+            name=topic,
+            num_partitions=partitions,
+            replication_factor=3,
+            configs=[
+                CreateTopicsRequest.CreatableTopicConfig(
+                    name="internal.segment.bytes", value=self.random.choice(("10000", "100000"))
+                )
+            ],
+        )
+        while True:
+            try:
+                answer = await brokers.ask_controller(CreateTopicsRequest(topics=[made], timeout_ms=5000), 7)
+            except OSError:
+                await asyncio.sleep(RETRY_S)
+                continue
+            code = answer.topics[0].error_code
+            if code in (0, TopicAlreadyExists.code):
+                return
+            if not error_for(code).retriable:
+                raise SimulationFailed(f"{topic} could not be created: {error_for(code).__name__}")
+            brokers.forget_controller()
+            await asyncio.sleep(RETRY_S)
+
+    def _client_names(self) -> Iterable[str]:
+        return [host.name for host in self.hosts if host.process is not None]
+
+    # Clients
+
+    def _make_lives(self) -> list[Lives]:
+        for transactional_id, version in TRANSFERRERS:
+            self._add_lives(transactional_id, partial(self._transferrer, transactional_id, version))
+        for number, version in enumerate((NEW, OLD)):
+            self._add_lives(f"w{number}", partial(self._worker, f"w{number}", version))
+        for number in range(2):
+            self._add_lives(f"g{number}", self._group_reader)
+        return self.lives
+
+    def _transferrer(self, transactional_id: str, version: int, name: str, process: Process) -> Program:
+        producer = self._producer(transactional_id, name, process, version)
+        return Transferrer(producer, self.ledger.accounts)
+
+    def _worker(self, transactional_id: str, version: int, name: str, process: Process) -> Program:
+        producer = self._producer(transactional_id, name, process, version)
+        return Worker(self._member(WORKERS, self.inputs, process), producer, OUTPUT)
+
+    def _group_reader(self, _: str, process: Process) -> Program:
+        return GroupReader(self._member(READERS, self.ledger.accounts, process))
+
+    def _add_lives(self, name: str, make: Callable[[str, Process], Program]) -> None:
+        def remember(instance: str, process: Process) -> Program:
+            program = make(instance, process)
+            self.programs.append(program)
+            return program
+
+        self.lives.append(Lives(self.world, self.network, name, remember, self.hosts, self.lived))
+
+    def _producer(
+        self, transactional_id: str, name: str, process: Process, version: int
+    ) -> TransactionalProducer:
+        return TransactionalProducer(
+            transactional_id,
+            name,
+            self._brokers(process),
+            self.ledger,
+            process.random,
+            process.clock.now_ms,
+            version=version,
+            timeout_ms=self.random.choice((5000, 10_000)),
+        )
+
+    def _member(self, group: str, places: tuple[Place, ...], process: Process) -> Member:
+        return Member(group, places, self._brokers(process), self.ledger, process.random)
+
+    def _brokers(self, process: Process) -> Brokers:
+        return Brokers([(node.name, PORT) for node in self.nodes], process.random)
+
+    def _start(self, name: str) -> Process:
+        host = Host(self.world, self.network, name)
+        self.hosts.append(host)
+        return host.start()
+
+    def _start_producers(self) -> list[Any]:
+        """Each writes to one partition; one of them fills the workers' input."""
+        working = []
+        places = [(EVENTS, number % PARTITIONS[EVENTS]) for number in range(len(PRODUCERS))]
+        kinds: list[type[Sender]] = list(PRODUCERS)
+        for place in self.inputs:
+            places.append(place)
+            kinds.append(IdempotentProducer)
+        for number, (kind, (topic, index)) in enumerate(zip(kinds, places, strict=True)):
+            process = self._start(f"producer-{number}")
+            client = LeaderClient(self._brokers(process), topic, index)
+            history = self.history
+            if topic == INPUT:
+                history = History(is_flushed_before_ack=True, complaints=self.history.complaints)
+            producer = kind(
+                f"{kind.__name__[0].lower()}{number}",
+                client,
+                history,
+                process.random,
+                process.clock.now_ms,
+                acks=0 if kind is FireAndForget else -1,
+            )
+            self.producers.append(producer)
+            working.append(asyncio.ensure_future(process.call(producer.run([index]))))
+        return working
+
+    def _start_consumers(self) -> None:
+        for index in range(PARTITIONS[EVENTS]):
+            process = self._start(f"consumer-{index}")
+            client = LeaderClient(self._brokers(process), EVENTS, index)
+            consumer = Consumer(f"c{index}", client, self.history, process.random, has_session=index % 2 == 1)
+            self.consumers.append((index, consumer))
+            process.start(consumer.run([index]))
+
+    def _start_reader(self, name: str) -> None:
+        process = self._start(name)
+        reader = CommittedReader(name, self._brokers(process), self.ledger, process.random)
+        process.start(reader.run((*self.ledger.accounts, *self.ledger.outputs)))
+        self.readers.append(reader)
+
+    # What is known from inside
+
+    def _states(self) -> Iterator[tuple[Place, Any]]:
+        """The partitions as the controller knows them."""
+        for node in self.nodes:
+            if node.broker is not None and node.broker.controller.is_active:
+                for topic in node.broker.metadata.topics.values():
+                    for index, state in enumerate(topic.partitions):
+                        yield (topic.name, index), state
+                return
+
+    def _is_whole(self) -> bool:
+        """All replicas of all partitions are in sync, and led."""
+        if not all(node.is_serving for node in self.nodes):
+            return False
+        states = list(self._states())
+        return bool(states) and all(
+            state.leader >= 0 and len(state.isr) == len(state.replicas) for _, state in states
+        )
+
+    def _replicas(self, place: Place) -> dict[str, Partition]:
+        found = {}
+        for node in self.nodes:
+            if node.broker is not None:
+                held = node.broker.replicas.topic(place[0]).get(place[1])
+                if held is not None:
+                    found[node.name] = held
+        return found
+
+    def _are_quiet(self) -> bool:
+        """All replicas have everything, and know that it is committed."""
+        return self._is_whole() and all(
+            len({replica.log.end_offset for replica in replicas.values()}) == 1
+            and all(replica.high_watermark == replica.log.end_offset for replica in replicas.values())
+            for replicas in (self._replicas(place) for place, _ in self._states())
+        )
+
+    def _compare_replicas(self) -> None:
+        """All replicas of a partition hold the same bytes."""
+        for place, state in self._states():
+            contents = {name: _content(replica) for name, replica in self._replicas(place).items()}
+            if len(contents) != len(state.replicas):
+                self.history.complaints.append(f"{place} is held by {list(contents)}, not {state.replicas}")
+            if len(set(contents.values())) > 1:
+                sizes = {name: len(content) for name, content in contents.items()}
+                self.history.complaints.append(f"the replicas of {place} differ: {sizes} bytes")
+
+    # The end
+
+    async def _in_time(self, who: str, work: Any) -> Any:
+        """After the faults everyone makes progress."""
+        try:
+            async with asyncio.timeout(HEAL_S):
+                return await work
+        except TimeoutError:
+            raise SimulationFailed(f"{who} are stuck after {HEAL_S} s without faults") from None
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        while not is_so():
+            await asyncio.sleep(0.1)
+
+    async def _end(self, process: Process, place: Place) -> int:
+        return await LeaderClient(self._brokers(process), *place).offset(place[1], LATEST)
+
+    async def _all_worked(self, ends: dict[Place, int]) -> None:
+        """Wait until the workers have committed the whole input."""
+        process = self._start("observer")
+        member = self._member(WORKERS, self.inputs, process)
+        while True:
+            found = await process.call(fetch_positions(member, self.inputs, is_stable=True))
+            if found is not None and all(found[place] >= end for place, end in ends.items()):
+                return
+            await asyncio.sleep(0.5)
+
+    async def _all_read(self, admin: Process) -> None:
+        for place in (*self.ledger.accounts, *self.ledger.outputs):
+            end = await admin.call(self._end(admin, place))
+            for reader in self.readers:
+                while reader.position.get(place, 0) < end:
+                    await asyncio.sleep(0.5)
+        for index, consumer in self.consumers:
+            end = await admin.call(self._end(admin, (EVENTS, index)))
+            while consumer.position.get(index, 0) < end:
+                await asyncio.sleep(0.5)
+
+    async def _read_final(self) -> None:
+        """All topics, read by a reader that is new."""
+        process = self._start("auditor")
+        ledger = Ledger()
+        reader = CommittedReader("auditor", self._brokers(process), ledger, process.random)
+        events = [(EVENTS, index) for index in range(PARTITIONS[EVENTS])]
+        places = (*self.ledger.accounts, *self.ledger.outputs, *self.inputs, *events)
+        ends = {place: await process.call(self._end(process, place)) for place in places}
+        process.start(reader.run(places))
+        while any(reader.position.get(place, 0) < end for place, end in ends.items()):
+            await asyncio.sleep(0.5)
+        for place in places:
+            read = [(each.offset, each.value) for each in ledger.reads if each.place == place]
+            if place[0] == EVENTS:
+                self.history.final[place[1]] = [Entry(*each) for each in read]
+            else:
+                self.ledger.final[place] = read
+        for place in self.inputs:
+            self.ledger.inputs[place] = [value for _, value in self.ledger.final[place]]
+        self.ledger.complaints += ledger.complaints
+
+    async def _read_positions(self, process: Process) -> None:
+        member = self._member(READERS, self.ledger.accounts, process)
+        while await fetch_positions(member, self.ledger.accounts, is_stable=False) is None:
+            await asyncio.sleep(0.2)
+
+
+def _content(replica: Partition) -> bytes:
+    """The batches of a log, as they lie on its disk."""
+    data, offset = [], replica.log.start_offset
+    while offset < replica.log.end_offset:
+        found = replica.log.read(offset, 1 << 20)
+        if not found.data:
+            break
+        data.append(bytes(found.data))
+        offset = found.next_offset
+    return b"".join(data)

@@ -1,0 +1,231 @@
+"""What befalls the brokers of a cluster: faults chosen and timed by the seed, also several at a time.
+
+Where acknowledgements do not mean fsynced, one broker at most may lose its unflushed records before all is
+well again; else any number of them may, at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from random import Random
+
+from tests.simulation.network import Network
+from tests.simulation.node import Node
+from tests.simulation.registry import REGISTRY_HOST
+from tests.simulation.world import World
+
+Fault = Callable[[Node], Awaitable[None]]
+
+
+class ClusterNemesis:
+    """Inflicts faults until the time is over, then makes everything good again."""
+
+    def __init__(
+        self,
+        world: World,
+        network: Network,
+        nodes: list[Node],
+        clients: Callable[[], Iterable[str]],
+        faults: Counter[str],
+        is_whole: Callable[[], bool],
+        *,
+        is_flushed: bool,
+        favourite: str = "",
+    ) -> None:
+        """`is_whole`: all replicas of all partitions are in sync. `favourite` comes ten times as often."""
+        self.world = world
+        self.network = network
+        self.nodes = nodes
+        self.counts = faults
+        self._clients = clients
+        self._is_whole = is_whole
+        self._is_flushed = is_flushed
+        self._is_hurt = False
+        self._random = Random(world.random.getrandbits(64))
+        self._faults: dict[Fault, int] = {
+            self.kill: 4,
+            self.kill_inside_a_disk_call: 2,
+            self.power_loss: 4,
+            self.clean_restart: 3,
+            self.pause: 3,
+            self.cut_off: 3,
+            self.split: 3,
+            self.cut_off_from_the_registry: 2,
+            self.cut_off_from_clients: 1,
+            self.lose_connections: 2,
+            self.lose_session: 2,
+            self.delay: 2,
+            self.slow_disk: 1,
+            self.clock_jump: 1,
+            self.kill_all: 1,
+        }
+        if is_flushed:
+            self._faults[self.power_loss_of_all] = 1
+        if favourite:
+            self._faults[getattr(self, favourite)] *= 10
+
+    async def run(self, duration_s: float) -> None:
+        random = self._random
+        kinds, weights = list(self._faults), list(self._faults.values())
+        working: list[asyncio.Task[None]] = []
+        while self.world.now < duration_s:
+            await asyncio.sleep(random.choice((0.3, 2.0, 6.0)) * random.random())
+            if self._is_hurt and self._is_whole():
+                self._is_hurt = False
+            (fault,) = random.choices(kinds, weights)
+            node = self._choose()
+            if self._is_forbidden(fault):
+                continue
+            name = fault.__name__.replace("_", " ")
+            self.counts[name] += 1
+            self.world.log(f"fault: {name} ({node.name})")
+            task = asyncio.ensure_future(fault(node))
+            working.append(task)
+            if random.random() < 0.7:
+                await task
+        await asyncio.gather(*working)
+        self.network.heal()
+        self._hurry()
+        for node in self.nodes:
+            node.host.disk.mend()
+            node.host.disk.kill_after = 0
+            node.down_until = 0.0
+        self.world.log("the faults are over")
+
+    def _is_forbidden(self, fault: Fault) -> bool:
+        """What was acknowledged without being flushed is on two disks at least; a third may be killed."""
+        if self._is_flushed:
+            return False
+        if fault == self.power_loss:
+            if not self._is_whole():
+                return True
+            self._is_hurt = True
+            return False
+        deadly = (self.kill, self.kill_inside_a_disk_call, self.kill_all)
+        return self._is_hurt and fault in deadly
+
+    def _choose(self) -> Node:
+        """Mostly the controller, or any one."""
+        if self._random.random() < 0.3:
+            for node in self.nodes:
+                if node.broker is not None and node.broker.controller.is_active:
+                    return node
+        return self._random.choice(self.nodes)
+
+    async def _wait(self, low_s: float, high_s: float) -> None:
+        await asyncio.sleep(self._random.uniform(low_s, high_s))
+
+    def _down_s(self) -> float:
+        return self._random.choice((0.0, 0.5, 3.0, 15.0)) * self._random.random()
+
+    # Deaths
+
+    async def kill(self, node: Node) -> None:
+        node.kill(self._down_s())
+
+    async def kill_inside_a_disk_call(self, node: Node) -> None:
+        node.host.disk.kill_after = self._random.randint(1, 60)
+        await self._wait(0.5, 3.0)
+        node.host.disk.kill_after = 0
+
+    async def kill_all(self, _: Node) -> None:
+        for node in self.nodes:
+            node.kill(self._down_s())
+            await self._wait(0.0, 0.3)
+
+    async def power_loss(self, node: Node) -> None:
+        node.power_loss(self._down_s())
+
+    async def power_loss_of_all(self, _: Node) -> None:
+        for node in self.nodes:
+            node.power_loss(self._down_s())
+
+    async def clean_restart(self, node: Node) -> None:
+        await node.stop(self._down_s())
+
+    # The network
+
+    async def cut_off(self, node: Node) -> None:
+        """A broker is cut off from the others, both ways or one way."""
+        way = self._random.choice(("there", "back", "both"))
+        others = [other.name for other in self.nodes if other is not node]
+        if self._random.random() < 0.3:
+            others = [self._random.choice(others)]
+        for other in others:
+            if way != "back":
+                self.network.block(node.name, other)
+            if way != "there":
+                self.network.block(other, node.name)
+        await self._wait(0.2, 12.0)
+        self.network.heal()
+
+    async def split(self, node: Node) -> None:
+        """A broker, with some clients, is on one side; the rest, with the registry or not, on the other."""
+        clients = list(self._clients())
+        near = {node.name, *self._random.sample(clients, len(clients) // 2)}
+        if self._random.random() < 0.3:
+            near.add(REGISTRY_HOST)
+        far = {each.name for each in self.nodes} | set(clients) | {REGISTRY_HOST}
+        for one in sorted(near):
+            for other in sorted(far - near):
+                self.network.block(one, other)
+                self.network.block(other, one)
+        await self._wait(0.5, 10.0)
+        self.network.heal()
+
+    async def cut_off_from_the_registry(self, node: Node) -> None:
+        self.network.block(node.name, REGISTRY_HOST)
+        self.network.block(REGISTRY_HOST, node.name)
+        await self._wait(0.5, 12.0)
+        self.network.heal()
+
+    async def cut_off_from_clients(self, node: Node) -> None:
+        """Answers to clients are lost, and what they ask for is done."""
+        for client in self._clients():
+            self.network.block(node.name, client)
+        await self._wait(0.2, 4.0)
+        self.network.heal()
+
+    async def lose_connections(self, node: Node) -> None:
+        process = node.process
+        if process is not None:
+            for transport in list(process.loop.transports):
+                if self._random.random() < 0.5:
+                    self.network.reset(transport)
+
+    async def delay(self, node: Node) -> None:
+        """Everything from and to a broker takes far longer."""
+        slowness = self._random.choice((20.0, 300.0))
+        links = [self.network.link(node.name, other.name) for other in self.nodes if other is not node]
+        links += [self.network.link(other.name, node.name) for other in self.nodes if other is not node]
+        for link in links:
+            link.slowness = slowness
+        await self._wait(0.5, 6.0)
+        for link in links:
+            link.slowness = 1.0
+
+    def _hurry(self) -> None:
+        for one in self.nodes:
+            for other in self.nodes:
+                self.network.link(one.name, other.name).slowness = 1.0
+
+    # The process and its machine
+
+    async def pause(self, node: Node) -> None:
+        if node.process is not None:
+            node.process.loop.pause(self._random.choice((1.0, 4.0, 12.0)) * self._random.random())
+
+    async def lose_session(self, node: Node) -> None:
+        if node.registry is not None:
+            node.registry.expire()
+
+    async def clock_jump(self, node: Node) -> None:
+        clock = node.host.clock
+        clock.jump(self._random.randint(-1_500_000, 1_500_000) - clock.offset_ms)
+
+    async def slow_disk(self, node: Node) -> None:
+        node.host.disk.slowness = self._random.uniform(5.0, 100.0)
+        await self._wait(0.5, 5.0)
+        node.host.disk.slowness = 1.0
