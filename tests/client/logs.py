@@ -13,6 +13,14 @@ from millstream.model import TopicPartition
 from millstream.protocol.record import Record
 
 
+async def ends(
+    cluster: Cluster, names: list[TopicPartition], isolation_level: int, deadline: Deadline
+) -> dict[TopicPartition, int]:
+    asked = dict.fromkeys(names, LATEST)
+    found = await list_offsets(cluster, asked, deadline, isolation_level=isolation_level)
+    return {name: each.offset for name, each in found.items()}
+
+
 async def read_batches(
     bootstrap: str, topic: str, partitions: int, isolation_level: int = READ_UNCOMMITTED
 ) -> list[ReadBatch]:
@@ -21,10 +29,10 @@ async def read_batches(
     async with Cluster(bootstrap) as cluster:
         deadline = Deadline(30_000)
         await cluster.topic(topic, deadline)
-        ends = await list_offsets(
-            cluster, dict.fromkeys(names, LATEST), deadline, isolation_level=isolation_level
-        )
-        goal = {name: found.offset for name, found in ends.items()}
+        goal = await ends(cluster, names, READ_UNCOMMITTED, deadline)
+        while await ends(cluster, names, isolation_level, deadline) != goal:
+            await asyncio.sleep(0.02)  # a commit is answered before its markers are written
+            assert not deadline.has_passed, "a transaction stays open"
         found: list[ReadBatch] = []
         async with Reader(cluster, dict.fromkeys(names, 0), isolation_level=isolation_level) as reader:
             while any(reader.positions[name] < goal[name] for name in names):

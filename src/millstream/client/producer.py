@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from random import Random
 from types import TracebackType
 from typing import Any, Self, Unpack
 
 from millstream.client.cluster import Cluster
+from millstream.client.deadline import Deadline
 from millstream.client.face import Closed
+from millstream.client.group_metadata import GroupMetadata
 from millstream.client.partitioners import function_of
 from millstream.client.producer_buffer import Headers, RecordBuffer
-from millstream.client.producer_delivery import Delivery, Outcome
+from millstream.client.producer_coordinator import Offsets, TransactionCoordinator
+from millstream.client.producer_delivery import Delivery, settled
 from millstream.client.producer_identity import Identity
 from millstream.client.producer_sender import Sender
 from millstream.client.producer_settings import ProducerOptions, ProducerSettings
 from millstream.client.serializers import Serializer, serializer_of
+from millstream.client.transactions_client import TransactionFailed, Transactions
 from millstream.clock import Clock, SystemClock
-from millstream.errors import RequestTimedOut
+from millstream.errors import InvalidTxnState, KafkaError, ProducerFenced, RequestTimedOut
 
 CLOSE_SECONDS = 30.0
 
@@ -60,7 +66,9 @@ class AsyncProducer:
             random=self._random,
             partition_function=function_of(settings.partitioner),
         )
-        self._append = self._buffer.append
+        self._append: Callable[..., Delivery] = self._buffer.append
+        if settings.transactional_id is not None:
+            self._append = self._append_in_transaction
         self._cluster = Cluster(
             bootstrap,
             client_id=settings.client_id,
@@ -70,6 +78,7 @@ class AsyncProducer:
         self._identity = Identity()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._running: Sender | None = None
+        self._transactions: Transactions | None = None
         self._is_closed = False
 
     def _monotonic(self) -> float:
@@ -86,14 +95,36 @@ class AsyncProducer:
     # ---------------------------------------------------------------- life
 
     async def start(self) -> Self:
-        """Begin to work on the running loop. Nothing has to be reachable yet."""
+        """Begin to work on the running loop.
+
+        Nothing has to be reachable yet, except for a transactional producer: it takes its id, and what an
+        earlier owner left open is aborted.
+        """
         if self._is_closed:
             raise Closed("the producer is closed")
         if self._running is None:
             self._loop = asyncio.get_running_loop()
-            self._running = Sender(self._cluster, self._buffer, self.settings, self._identity)
-            self._buffer.on_work = self._running.wake
+            self._running = sender = Sender(self._cluster, self._buffer, self.settings, self._identity)
+            self._buffer.on_work = sender.wake
+            if self.settings.transactional_id is not None:
+                await self._start_transactions(sender, self.settings.transactional_id)
         return self
+
+    async def _start_transactions(self, sender: Sender, transactional_id: str) -> None:
+        coordinator = TransactionCoordinator(
+            self._cluster, transactional_id, self.settings.transaction_timeout_ms, self._identity
+        )
+        transactions = Transactions(coordinator, self._buffer, wake=sender.wake, flush=self.flush)
+        try:
+            await transactions.init(Deadline(self.settings.max_block_ms))
+        except BaseException:
+            await self.close()
+            raise
+        sender.may_send = transactions.may_send
+        sender.max_produce_version = transactions.max_produce_version
+        sender.answers.on_refused = transactions.on_refused
+        sender.answers.may_retry = transactions.may_retry
+        self._transactions = transactions
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -168,17 +199,80 @@ class AsyncProducer:
         seconds = self.settings.delivery_timeout_ms / 1000 if timeout is None else timeout
         sender.flushes += 1
         sender.wake()
+        deadline = Deadline(seconds * 1000)
         try:
-            async with asyncio.timeout(seconds):
-                for place in list(self._buffer.topics.values()):
-                    if place.aside:
-                        await _settled(place.unplaced)
-                for batch in list(self._buffer.incomplete):
-                    await _settled(batch)
-        except TimeoutError:
-            raise RequestTimedOut(f"records were still unwritten after {seconds} seconds") from None
+            waiting = [place.unplaced for place in self._buffer.topics.values() if place.aside]
+            await settled(waiting, seconds)
+            await settled(list(self._buffer.incomplete), deadline.remaining_ms / 1000)
         finally:
             sender.flushes -= 1
+
+    # ---------------------------------------------------------------- transactions
+
+    def _append_in_transaction(self, *record: Any) -> Delivery:
+        self._open_transactions.check_open()
+        return self._buffer.append(*record)
+
+    @property
+    def _open_transactions(self) -> Transactions:
+        _ = self._sender
+        if self._transactions is None:
+            raise InvalidTxnState("a producer without a transactional_id has no transactions")
+        return self._transactions
+
+    @asynccontextmanager
+    async def transaction(self, timeout: float | None = None) -> AsyncIterator[None]:
+        """A transaction for the length of an `async with`: committed at its end, aborted after an error.
+
+        `timeout` is that of the commit or the abort, `max_block_ms` where none is given.
+        """
+        self.begin_transaction()
+        try:
+            yield
+        except BaseException:
+            await self._abort_after_error(timeout)
+            raise
+        try:
+            await self.commit_transaction(timeout)
+        except TransactionFailed as failure:
+            await self._abort_after_error(timeout)
+            raise failure.__cause__ or failure from None
+
+    async def _abort_after_error(self, timeout: float | None) -> None:
+        """Abort, unless another producer has the id; the error that led here is the one to tell."""
+        try:
+            await self.abort_transaction(timeout)
+        except KafkaError as error:
+            if not isinstance(error, ProducerFenced):
+                raise
+
+    def begin_transaction(self) -> None:
+        """Let the records and offsets from now on be written together or not at all."""
+        self._open_transactions.begin()
+
+    async def commit_transaction(self, timeout: float | None = None) -> None:
+        """Write all records of the transaction and commit it.
+
+        TransactionFailed says that it can only be aborted. After a RequestTimedOut the outcome is open, and
+        committing may be tried again.
+        """
+        await self._open_transactions.commit(Deadline(self._block_seconds(timeout) * 1000))
+
+    async def abort_transaction(self, timeout: float | None = None) -> None:
+        """Let nothing of the transaction be seen by readers of committed records."""
+        await self._open_transactions.abort(Deadline(self._block_seconds(timeout) * 1000))
+
+    async def send_offsets(
+        self, offsets: Offsets, group: str | GroupMetadata, timeout: float | None = None
+    ) -> None:
+        """Commit a group's offsets with the transaction: for what was read, worked on and is written in it.
+
+        An offset is that of the next record to read. With a consumer's group metadata, a consumer that is no
+        member any more is refused.
+        """
+        member = GroupMetadata(group) if isinstance(group, str) else group
+        deadline = Deadline(self._block_seconds(timeout) * 1000)
+        await self._open_transactions.send_offsets(offsets, member, deadline)
 
     def _block_seconds(self, timeout: float | None) -> float:
         return self.settings.max_block_ms / 1000 if timeout is None else timeout
@@ -192,15 +286,6 @@ class AsyncProducer:
     def serializers(self) -> tuple[Serializer | None, Serializer | None]:
         """The functions for keys and values; None for bytes as they are."""
         return self._serialize_key, self._serialize
-
-
-async def _settled(outcome: Outcome) -> None:
-    """Wait until an outcome is known, or has passed its records on."""
-    if outcome.is_done:
-        return
-    known: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    outcome.add_waiter(lambda: None if known.done() else known.set_result(None))
-    await known
 
 
 async def _within(room: asyncio.Future[None], seconds: float, what: str) -> None:

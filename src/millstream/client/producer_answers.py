@@ -13,6 +13,7 @@ from millstream.client.producer_request import Flight
 from millstream.client.producer_settings import ProducerSettings
 from millstream.client.producing import reason_of
 from millstream.errors import (
+    ConcurrentTransactions,
     DuplicateSequenceNumber,
     InvalidProducerEpoch,
     KafkaError,
@@ -33,6 +34,12 @@ SEQUENCE_ERRORS = frozenset(
 MAYBE_WRITTEN = frozenset({RequestTimedOut.code, NotEnoughReplicasAfterAppend.code})
 """Errors that do not say that nothing was written."""
 
+SAME_LEADER = MAYBE_WRITTEN | {ConcurrentTransactions.code}
+"""Errors that say nothing of who leads."""
+
+BUSY_MS = 5.0
+"""How long to wait while the transaction before is being ended."""
+
 _PLACE = ProduceResponse.PartitionProduceResponse
 
 
@@ -46,6 +53,7 @@ class Answers:
         self._settings = settings
         self._loop = loop
         self.on_refused: Callable[[Batch, Exception], None] = lambda _batch, _error: None
+        self.may_retry: Callable[[Batch], bool] = lambda _: True
 
     def take(self, flight: Flight, response: ProduceResponse | None) -> None:
         """Go through an answer; None, where none was asked for (acks=0), is the best of news."""
@@ -93,7 +101,7 @@ class Answers:
                 line.restart()
                 return
         elif error.retriable:
-            line.needs_leader = line.needs_leader or place.error_code not in MAYBE_WRITTEN
+            line.needs_leader = line.needs_leader or place.error_code not in SAME_LEADER
             self._again(line, batch, error, is_in_doubt=place.error_code in MAYBE_WRITTEN)
             return
         line.in_flight.remove(batch)
@@ -108,7 +116,7 @@ class Answers:
             return
         batch.is_in_doubt = batch.is_in_doubt or is_in_doubt
         is_hopeless = is_in_doubt and not (isinstance(error, KafkaError) and error.retriable)
-        if batch.attempts > self._settings.retries or is_hopeless:
+        if batch.attempts > self._settings.retries or is_hopeless or not self.may_retry(batch):
             self.refuse(batch, error if isinstance(error, Exception) else NetworkException(str(error)))
             return
         with self._buffer.lock:
@@ -118,6 +126,8 @@ class Answers:
             self._settings.retry_backoff_ms * 2 ** min(batch.attempts - 1, 10),
             self._settings.retry_backoff_max_ms,
         )
+        if isinstance(error, ConcurrentTransactions):
+            pause_ms = BUSY_MS
         line.retry_at = self._loop.time() + pause_ms / 1000
 
     def refuse(self, batch: Batch, error: Exception) -> None:

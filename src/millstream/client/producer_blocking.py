@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, Unpack
 
 from millstream.client.face import Closed, LoopThread
+from millstream.client.group_metadata import GroupMetadata
 from millstream.client.producer import CLOSE_SECONDS, AsyncProducer
 from millstream.client.producer_buffer import BufferFull, Headers
+from millstream.client.producer_coordinator import Offsets
 from millstream.client.producer_delivery import Delivery
 from millstream.client.producer_settings import ProducerOptions, ProducerSettings
+from millstream.client.transactions_client import TransactionFailed
 
 
 class Producer:
@@ -30,7 +35,7 @@ class Producer:
     ) -> None:
         self._core = AsyncProducer(bootstrap, **options)
         self._buffer = self._core._buffer
-        self._append = self._buffer.append
+        self._append = self._core._append
         self._serialize_key, self._serialize = self._core.serializers
         self._is_closed = False
         self._thread = LoopThread("millstream-producer")
@@ -117,6 +122,57 @@ class Producer:
         """Wait until all records that were sent are written or have failed; do not linger."""
         seconds = self.settings.delivery_timeout_ms / 1000 if timeout is None else timeout
         self._thread.run(self._core.flush(seconds), seconds)
+
+    # ---------------------------------------------------------------- transactions
+
+    @contextmanager
+    def transaction(self, timeout: float | None = None) -> Iterator[None]:
+        """A transaction for the length of a `with`: committed at its end, aborted after an error.
+
+        `timeout` is that of the commit or the abort, `max_block_ms` where none is given.
+        """
+        self.begin_transaction()
+        try:
+            yield
+        except BaseException:
+            self._run(self._core._abort_after_error(timeout), timeout)
+            raise
+        try:
+            self.commit_transaction(timeout)
+        except TransactionFailed as failure:
+            self._run(self._core._abort_after_error(timeout), timeout)
+            raise failure.__cause__ or failure from None
+
+    def begin_transaction(self) -> None:
+        """Let the records and offsets from now on be written together or not at all."""
+        if self._is_closed:
+            raise Closed("the producer is closed")
+        self._core.begin_transaction()
+
+    def commit_transaction(self, timeout: float | None = None) -> None:
+        """Write all records of the transaction and commit it.
+
+        TransactionFailed says that it can only be aborted. After a RequestTimedOut the outcome is open, and
+        committing may be tried again.
+        """
+        self._run(self._core.commit_transaction(timeout), timeout)
+
+    def abort_transaction(self, timeout: float | None = None) -> None:
+        """Let nothing of the transaction be seen by readers of committed records."""
+        self._run(self._core.abort_transaction(timeout), timeout)
+
+    def send_offsets(
+        self, offsets: Offsets, group: str | GroupMetadata, timeout: float | None = None
+    ) -> None:
+        """Commit a group's offsets with the transaction: for what was read, worked on and is written in it.
+
+        An offset is that of the next record to read. With a consumer's group metadata, a consumer that is no
+        member any more is refused.
+        """
+        self._run(self._core.send_offsets(offsets, group, timeout), timeout)
+
+    def _run(self, work: Coroutine[Any, Any, None], timeout: float | None) -> None:
+        self._thread.run(work, self._max_block if timeout is None else timeout)
 
     @property
     def buffered_bytes(self) -> int:

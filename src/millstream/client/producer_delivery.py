@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -161,6 +161,20 @@ class Delivery:
 
     def __repr__(self) -> str:
         return f"<Delivery {'done' if self.done() else 'on its way'}>"
+
+
+async def settled(outcomes: Iterable[Outcome], timeout: float) -> None:
+    """Wait until outcomes are known, or have passed their records on."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(timeout):
+            for outcome in outcomes:
+                if not outcome.is_done:
+                    known: asyncio.Future[None] = loop.create_future()
+                    outcome.add_waiter(partial(_set, known))
+                    await known
+    except TimeoutError:
+        raise RequestTimedOut(f"records were still on their way after {timeout:g} seconds") from None
 
 
 def _resolve(loop: asyncio.AbstractEventLoop, known: asyncio.Future[None], _: Delivery) -> None:

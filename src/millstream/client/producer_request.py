@@ -40,7 +40,7 @@ def produce_request(
     for name, parts in flight.topics.items():
         topic_id = metadata.topics[name].id if name in metadata.topics else NO_UUID
         if topic_id == NO_UUID:
-            max_version = LAST_VERSION_WITH_NAMES
+            max_version = min(LAST_VERSION_WITH_NAMES, max_version or LAST_VERSION_WITH_NAMES)
         flight.names[topic_id] = name
         topics.append(ProduceRequest.TopicProduceData(name=name, topic_id=topic_id, partition_data=parts))
     request = ProduceRequest(

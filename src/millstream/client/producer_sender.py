@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
-from millstream.client.batch_builder import Batch
 from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
 from millstream.client.producer_answers import Answers
@@ -37,7 +36,7 @@ class Sender:
         self._settings = settings
         self._identity = identity
         self._loop = asyncio.get_running_loop()
-        self._answers = Answers(buffer, settings, self._loop)
+        self.answers = Answers(buffer, settings, self._loop)
         self._flights: dict[int, int] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
         self._not_before: dict[str, float] = {}
@@ -49,14 +48,7 @@ class Sender:
         self.flushes = 0
         self.may_send: Callable[[Line], bool] = lambda _: True
         """Whether a line's partition is part of the transaction, which it may have to be first."""
-
-    @property
-    def on_refused(self) -> Callable[[Batch, Exception], None]:
-        return self._answers.on_refused
-
-    @on_refused.setter
-    def on_refused(self, callback: Callable[[Batch, Exception], None]) -> None:
-        self._answers.on_refused = callback
+        self.max_produce_version: int | None = None
 
     # ---------------------------------------------------------------- turns
 
@@ -142,7 +134,7 @@ class Sender:
                     f"{batch.count or batch.builder.count} records for {line.name} were not written in "
                     f"{self._settings.delivery_timeout_ms} ms ({sent})"
                 )
-                self._answers.refuse(batch, error)
+                self.answers.refuse(batch, error)
         oldest = next((batch for batch in (*line.in_flight, *line.queue) if not batch.is_done), None)
         return NEVER if oldest is None else oldest.created_at + patience
 
@@ -203,7 +195,9 @@ class Sender:
 
     def _launch(self, flight: Flight) -> None:
         settings = self._settings
-        request, max_version = produce_request(flight, settings, self._cluster.metadata)
+        request, max_version = produce_request(
+            flight, settings, self._cluster.metadata, max_version=self.max_produce_version
+        )
         self._flights[flight.node_id] = self._flights.get(flight.node_id, 0) + 1
         answer: asyncio.Future[Any]
         try:
@@ -223,11 +217,11 @@ class Sender:
     def _landed(self, flight: Flight, answer: asyncio.Future[Any]) -> None:
         self._flights[flight.node_id] -= 1
         if answer.cancelled():
-            self._answers.lost(flight, NetworkException("the producer was closed"))
+            self.answers.lost(flight, NetworkException("the producer was closed"))
         elif (error := answer.exception()) is not None:
-            self._answers.lost(flight, error)
+            self.answers.lost(flight, error)
         else:
-            self._answers.take(flight, answer.result())
+            self.answers.take(flight, answer.result())
         self.wake()
 
     # ---------------------------------------------------------------- what is missing
