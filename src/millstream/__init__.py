@@ -9,6 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from millstream.client.admin import AsyncAdmin as AsyncAdmin
+    from millstream.client.admin_blocking import Admin as Admin
     from millstream.client.consumer import AsyncConsumer as AsyncConsumer
     from millstream.client.consumer_blocking import Consumer as Consumer
     from millstream.client.producer import AsyncProducer as AsyncProducer
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from millstream.protocol.consumer_kernel import Record as Record
 
 _MODULES = {
+    "Admin": "millstream.client.admin_blocking",
+    "AsyncAdmin": "millstream.client.admin",
     "AsyncConsumer": "millstream.client.consumer",
     "AsyncProducer": "millstream.client.producer",
     "Consumer": "millstream.client.consumer_blocking",

@@ -7,7 +7,7 @@ from uuid import UUID
 from millstream.client.fetch_session import LARGEST_EPOCH, FetchSession, Wanted
 from millstream.client.fetching import FetchLimits
 from millstream.model import TopicPartition
-from millstream.protocol.messages import FetchRequest
+from millstream.protocol.messages import FetchRequest, FetchResponse
 
 X, Y = UUID(int=1), UUID(int=2)
 LIMITS = FetchLimits()

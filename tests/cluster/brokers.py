@@ -114,6 +114,14 @@ class Brokers:
     async def produce(
         self, number: int, name: str, *values: bytes, index: int = 0, acks: int = -1, timeout_ms: int = 5000
     ) -> ProduceResponse.PartitionProduceResponse:
+        response = await self.ask_produce(
+            number, name, *values, index=index, acks=acks, timeout_ms=timeout_ms
+        )
+        return response.responses[0].partition_responses[0]
+
+    async def ask_produce(
+        self, number: int, name: str, *values: bytes, index: int = 0, acks: int = -1, timeout_ms: int = 5000
+    ) -> ProduceResponse:
         data = ProduceRequest.PartitionProduceData(index=index, records=batch(*values))
         request = ProduceRequest(
             acks=acks,
@@ -121,8 +129,7 @@ class Brokers:
             topic_data=[ProduceRequest.TopicProduceData(name=name, partition_data=[data])],
         )
         link = await self.link(number)
-        response = await link.request(request, ProduceResponse, timeout_ms + 5000, max_version=9)
-        return response.responses[0].partition_responses[0]
+        return await link.request(request, ProduceResponse, timeout_ms + 5000, max_version=12)
 
     async def send(self, name: str, *values: bytes, index: int = 0, timeout_s: float = 20.0) -> int:
         """Produce with acks=all to whoever leads, until it is acknowledged; the base offset."""

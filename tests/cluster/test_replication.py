@@ -15,7 +15,8 @@ from millstream.errors import (
     NotLeaderOrFollower,
     OffsetNotAvailable,
 )
-from tests.cluster.nodes import Nodes, run, until
+from millstream.storage.log import Appended
+from tests.cluster.nodes import Nodes, batch, run, until
 
 
 def test_followers_copy_everything_and_acks_all_waits_for_them(tmp_path: Path) -> None:
@@ -48,6 +49,28 @@ def test_what_is_acknowledged_is_known_to_be_committed_everywhere(tmp_path: Path
         nodes.elect(3, [3])
         await nodes.tell(3)
         assert nodes[3].partition().high_watermark == 20
+
+    run(test, tmp_path)
+
+
+def test_a_new_leader_acknowledges_what_is_sent_again(tmp_path: Path) -> None:
+    async def test(nodes: Nodes) -> None:
+        await nodes.create(min_insync_replicas="2")
+        sent = batch(b"a", producer_id=7, producer_epoch=0, base_sequence=0)
+        appended = nodes[1].partition().append(bytearray(sent), -1, 9)
+        assert isinstance(appended, Appended)
+        waiting = nodes[1].partition().when_acknowledged(-1, appended)
+        assert waiting is not None
+        await waiting
+        nodes.elect(2, [1, 2, 3])
+        await nodes.tell()
+        leadership = nodes[2].partition().leadership
+        assert leadership is not None
+        await until(lambda: all(one.high_watermark == 1 for one in leadership.followers.values()))
+        again = nodes[2].partition().append(bytearray(sent), -1, 9)
+        assert isinstance(again, Appended)
+        assert again.is_duplicate
+        assert nodes[2].partition().when_acknowledged(-1, again) is None
 
     run(test, tmp_path)
 

@@ -111,3 +111,32 @@ def test_a_client_may_not_fetch_as_a_replica(tmp_path: Path) -> None:
         assert answer.error_code == ClusterAuthorizationFailed.code
 
     run(test, tmp_path, count=1)
+
+
+def test_who_asks_the_wrong_broker_is_told_who_leads(tmp_path: Path) -> None:
+    async def test(brokers: Brokers) -> None:
+        await brokers.create("t")
+        await brokers.send("t", b"a")
+        leader = brokers.leader_of("t")
+        other = next(number for number in brokers.ids if number != leader)
+        response = await brokers.ask_produce(other, "t", b"x")
+        (answer,) = response.responses[0].partition_responses
+        assert answer.error_code == NotLeaderOrFollower.code
+        assert answer.current_leader is not None
+        assert (answer.current_leader.leader_id, answer.current_leader.leader_epoch) == (leader, 0)
+        assert [(node.node_id, node.port) for node in response.node_endpoints] == [
+            (leader, brokers[leader].port)
+        ]
+        topic_id = brokers[other].metadata.topic("t").topic_id
+        wanted = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+        request = FetchRequest(
+            max_wait_ms=0,
+            min_bytes=1,
+            topics=[FetchRequest.FetchTopic(topic_id=topic_id, partitions=[wanted])],
+        )
+        fetched = await (await brokers.link(other)).request(request, FetchResponse, 5000)
+        found = fetched.responses[0].partitions[0].current_leader
+        assert found is not None
+        assert found.leader_id == fetched.node_endpoints[0].node_id == leader
+
+    run(test, tmp_path)

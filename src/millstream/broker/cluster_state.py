@@ -106,6 +106,12 @@ class ClusterState:
                 self._controller_id = None
                 await self._pause(pause_s)
                 pause_s = min(pause_s * 2, MAX_PAUSE_S)
+            except Exception:
+                if self._is_first:
+                    raise  # the broker cannot start
+                log.exception("what the controller said could not be applied; asking for everything")
+                self._sequence = -1
+                await self._pause(MAX_PAUSE_S)
             else:
                 pause_s, is_said = PAUSE_S, False
 

@@ -22,6 +22,7 @@ class Resource(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    GROUP = 32
 
 
 class Change(IntEnum):

@@ -117,7 +117,7 @@ class Fetcher:
             except KafkaError as error:
                 log.debug("fetching from broker %d: %s", self.leader_id, error.message)
                 self._end_session()
-                await asyncio.sleep(pause_s)
+                await self._pause(pause_s)
                 pause_s = min(pause_s * 2, self._max_pause_s)
                 continue
             except asyncio.CancelledError:
@@ -129,6 +129,15 @@ class Fetcher:
                 continue
             pause_s = FIRST_PAUSE_S
             await self._take(answer)
+
+    async def _pause(self, pause_s: float) -> None:
+        """Wait a moment, or until there is more to copy: the leader may have come back."""
+        self._news.clear()
+        try:
+            async with asyncio.timeout(pause_s):
+                await self._news.wait()
+        except TimeoutError:
+            pass
 
     @property
     def _max_pause_s(self) -> float:
@@ -232,7 +241,7 @@ class Fetcher:
             partition = following.partition
             await partition.settle_flush()
             if partition.log.recovery_point < partition.log.end_offset:
-                self._pause(following, KafkaStorageError("what was copied could not be flushed"))
+                self._fail(following, KafkaStorageError("what was copied could not be flushed"))
 
     def _take_one(self, following: Following, data: FetchResponse.PartitionData) -> None:
         try:
@@ -243,10 +252,10 @@ class Fetcher:
                 self._throttle.spend(len(data.records or b""))
                 self._hold_back(following)
         except KafkaError as error:
-            self._pause(following, error)
+            self._fail(following, error)
         except Exception:
             log.exception("copying %s", following.partition.name)
-            self._pause(following, KafkaStorageError("what was fetched could not be taken"))
+            self._fail(following, KafkaStorageError("what was fetched could not be taken"))
 
     def _hold_back(self, following: Following) -> None:
         """Ask for no more of a partition until the rate allows it."""
@@ -255,7 +264,7 @@ class Fetcher:
             following.not_before = self._clock.monotonic() + min(wait_s, MAX_HELD_S)
             self._set_aside(following)
 
-    def _pause(self, following: Following, error: KafkaError) -> None:
+    def _fail(self, following: Following, error: KafkaError) -> None:
         following.failed(error, self._clock.monotonic(), self._max_pause_s)
         self._set_aside(following)
         if following.partition.failure is not None:

@@ -50,6 +50,12 @@ class Follower:
         self.asked_end = 0
         """The leader's end when it last asked: if it has that now, it was caught up then."""
 
+    def begin(self, broker_epoch: int) -> None:
+        """It began again: what it had before, it may have lost."""
+        self.broker_epoch = broker_epoch
+        self.end_offset = self.start_offset = self.high_watermark = rules.UNKNOWN
+        self.asked_at, self.asked_end = LONG_AGO, 0
+
     def fetched(self, offset: int, start_offset: int, leader_end: int, now: float) -> None:
         if offset >= leader_end:
             self.caught_up_at = now
@@ -145,9 +151,10 @@ class Leadership:
         found = self.followers.get(replica_id)
         if found is None:
             raise NotLeaderOrFollower(f"broker {replica_id} is no replica of {self._log.partition}")
-        if broker_epoch < found.broker_epoch:
-            raise StaleBrokerEpoch(f"broker {replica_id} has begun again since")
-        found.broker_epoch = broker_epoch
+        if broker_epoch != found.broker_epoch:
+            if broker_epoch < found.broker_epoch:
+                raise StaleBrokerEpoch(f"broker {replica_id} has begun again since")
+            found.begin(broker_epoch)
         return found
 
     def fetched(self, follower: Follower, offset: int, start_offset: int, high_watermark: int) -> bool:
@@ -164,22 +171,34 @@ class Leadership:
         if replica_id not in self._joining and self._is_joining(follower, now, holder.max_lag_s()):
             self._joining.add(replica_id)
             self.recount()
-        return self.expand(high_watermark)
+        return self._may_propose(now) and self._join(follower, high_watermark)
 
     def expand(self, high_watermark: int) -> bool:
-        """Propose to have one more in sync; false if there is none that may be."""
-        if self.proposed is not None or self._holder.clock.monotonic() < self._no_proposal_before:
+        """Propose to have one more in sync that need not fetch for that; false if there is none."""
+        now, end_offset, max_lag_s = (
+            self._holder.clock.monotonic(),
+            self._log.end_offset,
+            self._holder.max_lag_s(),
+        )
+        return self._may_propose(now) and any(
+            self._join(follower, high_watermark)
+            for follower in self.followers.values()
+            if rules.is_caught_up(follower.end_offset, end_offset, follower.caught_up_at, now, max_lag_s)
+        )
+
+    def _may_propose(self, now: float) -> bool:
+        return self.proposed is None and now >= self._no_proposal_before
+
+    def _join(self, follower: Follower, high_watermark: int) -> bool:
+        if (
+            follower.replica_id in self.isr
+            or follower.end_offset == rules.UNKNOWN
+            or not rules.may_join(follower.end_offset, high_watermark, self._epoch_start)
+            or not self._holder.is_alive(follower.replica_id, follower.broker_epoch)
+        ):
             return False
-        for follower in self.followers.values():
-            if (
-                follower.replica_id not in self.isr
-                and follower.end_offset != rules.UNKNOWN
-                and rules.may_join(follower.end_offset, high_watermark, self._epoch_start)
-                and self._holder.is_alive(follower.replica_id, follower.broker_epoch)
-            ):
-                self._propose(rules.with_member(self.isr, follower.replica_id, self.replicas))
-                return True
-        return False
+        self._propose(rules.with_member(self.isr, follower.replica_id, self.replicas))
+        return True
 
     def shrink(self) -> bool:
         """Propose to go on without those that lag behind for too long; false if there are none."""
@@ -189,7 +208,7 @@ class Leadership:
             if follower.end_offset == end_offset:  # nothing has come since it asked: it need not ask again
                 follower.caught_up_at = now
         self.recount()
-        if self.proposed is not None or now < self._no_proposal_before:
+        if not self._may_propose(now):
             return False
         gone = [
             one.replica_id

@@ -345,7 +345,7 @@ class Partition:
         is_proposed = leadership.fetched(follower, offset, start_offset, self.high_watermark)
         if self.high_watermark < self.log.end_offset:
             self.commit()
-        if self._ack_waiters:
+        if self.acknowledged < self.high_watermark:
             self._acknowledge()
         if is_proposed:
             self._holder.propose(self)

@@ -22,6 +22,9 @@ from millstream.protocol.schema import Request, Response
 
 R = TypeVar("R", bound=Response)
 
+Place = tuple[Endpoint, int]
+"""The address of a broker, and the epoch in which it is there."""
+
 FIRST_PAUSE_S = 0.02
 MAX_PAUSE_S = 1.0
 CONNECT_TIMEOUT_MS = 3000.0
@@ -41,7 +44,7 @@ class Link:
         self.broker_id = broker_id
         self._purpose = purpose
         self._connection: Connection | None = None
-        self._endpoint: Endpoint | None = None
+        self._place: Place | None = None
         self._connecting = asyncio.Lock()
         self._pause_s = FIRST_PAUSE_S
         self._not_before = float("-inf")
@@ -61,9 +64,8 @@ class Link:
             if connection is not None and connection.is_open:
                 return connection
             peers = self._peers
-            endpoint = peers.endpoint(self.broker_id)
-            if endpoint != self._endpoint:
-                self._endpoint, self._pause_s, self._not_before = endpoint, FIRST_PAUSE_S, float("-inf")
+            self._place = peers.place(self.broker_id)
+            endpoint, _ = self._place
             wait_s = self._not_before - peers.clock.monotonic()
             if wait_s > 0:
                 await asyncio.sleep(min(wait_s, deadline.remaining_ms / 1000))
@@ -98,9 +100,9 @@ class Link:
 
     @property
     def is_moved(self) -> bool:
-        """Whether the broker is not, or not any more, where this link leads to."""
+        """Whether the broker is gone, or began again since this link was made."""
         try:
-            return self._endpoint is not None and self._peers.endpoint(self.broker_id) != self._endpoint
+            return self._place is not None and self._peers.place(self.broker_id) != self._place
         except KafkaError:
             return True
 
@@ -127,13 +129,13 @@ class Peers:
         self._links: dict[tuple[int, str], Link] = {}
         self._is_closed = False
 
-    def endpoint(self, broker_id: int) -> Endpoint:
+    def place(self, broker_id: int) -> Place:
         """Where a broker listens to others; BrokerNotAvailable if that is not known."""
         broker = self._metadata.brokers.get(broker_id)
         endpoint = None if broker is None else broker.peer_endpoint
-        if endpoint is None:
+        if broker is None or endpoint is None:
             raise BrokerNotAvailable(f"broker {broker_id} is not known to be alive")
-        return endpoint
+        return endpoint, broker.epoch
 
     def link(self, broker_id: int, purpose: str) -> Link:
         found = self._links.get((broker_id, purpose))

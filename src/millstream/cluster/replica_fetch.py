@@ -11,6 +11,7 @@ its last epoch was compared with this log's.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 from random import Random
@@ -23,6 +24,7 @@ from millstream.errors import (
     FetchSessionIdNotFound,
     InvalidFetchSessionEpoch,
     KafkaError,
+    KafkaStorageError,
     NotLeaderOrFollower,
     OffsetOutOfRange,
     StaleBrokerEpoch,
@@ -32,6 +34,8 @@ from millstream.protocol.messages import FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
     from millstream.cluster.partition import Partition
+
+log = logging.getLogger(__name__)
 
 MAX_EPOCH = 2**31 - 1
 OUTSIDE = -1
@@ -419,6 +423,8 @@ class ReplicaSessions:
 
 def _refusal(place: Place, error: KafkaError) -> PartitionData:
     """An error, with where the log starts for a follower that is outside of it."""
+    if isinstance(error, KafkaStorageError):
+        log.error("a follower could not be served: %s", error.message)
     partition = place.partition if isinstance(error, OffsetOutOfRange) else None
     return PartitionData(
         partition_index=place.index,

@@ -49,5 +49,9 @@ class Candidacy:
                 await self._seek()
             except RegistryError as error:
                 log.info("the controller's office cannot be sought: %s", error)
-                await asyncio.sleep(RETRY_SECONDS)
-                self._wake.set()
+            except Exception:
+                log.exception("seeking the controller's office failed; it will be tried again")
+            else:
+                continue
+            await asyncio.sleep(RETRY_SECONDS)
+            self._wake.set()

@@ -206,7 +206,8 @@ class Controller:
 
     async def _look(self) -> None:
         try:
-            await self.in_turn(_nothing)
+            while self._must_look and self._office.is_held:
+                await self.in_turn(_nothing)
         except KafkaError as error:
             log.info("brokers are looked at later: %s", error.message)
         finally:

@@ -14,7 +14,7 @@ def check_group(group: ClassicGroup, max_size: int) -> None:
     assert all(member_id == member.member_id for member_id, member in group.members.items())
     static = {member.instance_id: member.member_id for member in members if member.instance_id is not None}
     assert static == group.instances
-    assert not group.pending & set(group.members)
+    assert not group.pending.keys() & group.members.keys()
     assert group.unsynced <= set(group.members)
     if group.members:
         assert group.leader in group.members

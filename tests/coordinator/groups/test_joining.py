@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from millstream.coordinator.groups import joining
 from millstream.errors import (
     GroupMaxSizeReached,
     InconsistentGroupProtocol,
@@ -234,3 +235,17 @@ def test_who_cannot_be_written_down_does_not_come_in(options: dict[str, Any]) ->
     assert error_of(host.join("g", **options)) == 42
     assert not host.shard.groups
     host.settle("g", [host.join("g", instance="x" * (32_767 - 37))])
+
+
+def test_ids_that_nobody_uses_are_taken_back_when_there_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(joining, "MAX_PENDING", 10)
+    host = Host()
+    given = [host.join("g").result().member_id for _ in range(100)]
+    assert list(host.shard.groups["g"].pending) == given[-10:]
+    assert len([key for key in host.timer_keys if "session" in str(key)]) == 10
+    assert error_of(host.join("g", given[0])) == 25
+    last = host.join("g", given[-1])
+    host.wait(10_000)
+    assert last.result().error_code == 0

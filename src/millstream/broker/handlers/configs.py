@@ -132,8 +132,23 @@ async def incremental_alter_configs(
     Clients send this to any broker, so one that is not the controller passes it on.
     """
     if not ctx.broker.controller.is_active and not ctx.is_internal:
-        _check_brokers(ctx, req.resources)
-        return await ctx.broker.controller_link.ask(req, IncrementalAlterConfigsResponse, _timeout_ms(ctx))
+        try:
+            _check_brokers(ctx, req.resources)
+            return await ctx.broker.controller_link.ask(
+                req, IncrementalAlterConfigsResponse, _timeout_ms(ctx)
+            )
+        except KafkaError as error:
+            return IncrementalAlterConfigsResponse(
+                responses=[
+                    IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
+                        error_code=error.code,
+                        error_message=error.message,
+                        resource_type=resource.resource_type,
+                        resource_name=resource.resource_name,
+                    )
+                    for resource in req.resources
+                ]
+            )
     response = IncrementalAlterConfigsResponse(responses=[])
     for resource in req.resources:
         result = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
@@ -180,8 +195,21 @@ async def _alter(
 async def alter_configs(ctx: Context, req: AlterConfigsRequest) -> AlterConfigsResponse:
     """v2 flexible. Replaces all that a resource sets; clients have moved to the incremental form."""
     if not ctx.broker.controller.is_active and not ctx.is_internal:
-        _check_brokers(ctx, req.resources)
-        return await ctx.broker.controller_link.ask(req, AlterConfigsResponse, _timeout_ms(ctx))
+        try:
+            _check_brokers(ctx, req.resources)
+            return await ctx.broker.controller_link.ask(req, AlterConfigsResponse, _timeout_ms(ctx))
+        except KafkaError as error:
+            return AlterConfigsResponse(
+                responses=[
+                    AlterConfigsResponse.AlterConfigsResourceResponse(
+                        error_code=error.code,
+                        error_message=error.message,
+                        resource_type=resource.resource_type,
+                        resource_name=resource.resource_name,
+                    )
+                    for resource in req.resources
+                ]
+            )
     response = AlterConfigsResponse(responses=[])
     for resource in req.resources:
         result = AlterConfigsResponse.AlterConfigsResourceResponse(

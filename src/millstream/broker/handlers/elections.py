@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from millstream.broker.router import Context, handles
-from millstream.errors import ElectionNotNeeded, InvalidRequest
+from millstream.controller.partition_changes import Outcome
+from millstream.errors import ElectionNotNeeded, InvalidRequest, KafkaError
 from millstream.model import TopicPartition
 from millstream.protocol.messages import ElectLeadersRequest, ElectLeadersResponse
 
@@ -18,14 +19,20 @@ async def elect_leaders(ctx: Context, req: ElectLeadersRequest) -> ElectLeadersR
     """
     if req.election_type not in (PREFERRED, UNCLEAN):
         raise InvalidRequest(f"there is no election of type {req.election_type}; 0 and 1 there are")
-    wanted = None
+    wanted: list[TopicPartition] | None = None
     if req.topic_partitions is not None:
         wanted = [
             TopicPartition(topic.topic, partition)
             for topic in req.topic_partitions
             for partition in topic.partitions
         ]
-    outcomes = await ctx.broker.controller.elect(wanted, is_unclean=req.election_type == UNCLEAN)
+    outcomes: dict[TopicPartition, Outcome]
+    try:
+        outcomes = await ctx.broker.controller.elect(wanted, is_unclean=req.election_type == UNCLEAN)
+    except KafkaError as refusal:
+        if ctx.version > 0:
+            raise
+        outcomes = dict.fromkeys(wanted or (), refusal)  # version 0 has no place for an error of all
     by_topic: dict[str, list[ElectLeadersResponse.PartitionResult]] = {}
     for place, error in outcomes.items():
         if wanted is None and error is not None and error.code == ElectionNotNeeded.code:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Iterable
 
 from millstream.broker.fetch_session import FetchPosition, FetchSession
+from millstream.broker.new_leaders import WRONG_BROKER, NewLeaders
 from millstream.broker.router import Context, handles
 from millstream.cluster.partition import Partition
 from millstream.cluster.waiters import ByteWaiter
@@ -15,6 +16,9 @@ from millstream.storage.reading import Slice
 
 READ_COMMITTED = 1
 CONSUMER = -1
+
+LEADERS_SINCE = 16
+"""From this version on an answer says who leads instead of this broker."""
 
 RACKS_SINCE = 11
 """From this version on a consumer says in which rack it is, and may be sent to another replica."""
@@ -74,6 +78,7 @@ class _Fetch:
         is_incremental: bool,
         positions: list[FetchPosition],
     ) -> None:
+        self._ctx = ctx
         self._broker = ctx.broker
         self._version = ctx.version
         self._session = session
@@ -249,10 +254,28 @@ class _Fetch:
                 partition.counters.bytes_out.value += len(data.records)
                 partition.counters.records_out.value += count
         session = self._session
-        return FetchResponse(
+        response = FetchResponse(
             session_id=session.session_id if session else 0,
             responses=list(_by_topic(self._told(found))),
         )
+        if found.has_error and self._version >= LEADERS_SINCE:
+            self._tell_leaders(found, response)
+        return response
+
+    def _tell_leaders(self, found: _Found, response: FetchResponse) -> None:
+        leaders = NewLeaders(self._ctx)
+        for position, data in found.answers:
+            if data.error_code in WRONG_BROKER:
+                topic = self._broker.metadata.find_by_id(position.topic_id)
+                leader = None if topic is None else leaders.find(topic.name, position.index)
+                if leader is not None:
+                    data.current_leader = FetchResponse.LeaderIdAndEpoch(
+                        leader_id=leader.leader_id, leader_epoch=leader.leader_epoch
+                    )
+        response.node_endpoints = [
+            FetchResponse.NodeEndpoint(node_id=node_id, host=host, port=port, rack=rack)
+            for node_id, host, port, rack in leaders.endpoints()
+        ]
 
     def _told(self, found: _Found) -> Iterable[tuple[FetchPosition, PartitionData]]:
         session = self._session

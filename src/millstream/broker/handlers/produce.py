@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Iterator
 
+from millstream.broker.new_leaders import WRONG_BROKER, NewLeaders
 from millstream.broker.router import Context, handles
 from millstream.cluster.partition import Partition
 from millstream.cluster.transactional_appends import ADDS_SINCE
@@ -20,6 +21,9 @@ from millstream.protocol.types import Records
 from millstream.storage.log import Appended
 
 PartitionAnswer = ProduceResponse.PartitionProduceResponse
+
+LEADERS_SINCE = 10
+"""From this version on an answer says who leads instead of this broker."""
 
 IDS_SINCE = 13
 """From this version on topics are named by their ids."""
@@ -93,6 +97,8 @@ def _append_all(
             )
         )
     response = ProduceResponse(responses=topics)
+    if has_error and ctx.version >= LEADERS_SINCE:
+        _tell_leaders(ctx, response)
     if waiting:
         return _when_acknowledged(ctx, response, waiting, acks, req.timeout_ms)
     if acks == 0:
@@ -128,7 +134,28 @@ async def _when_acknowledged(
         if has_error:
             ctx.connection.close()
         return None
+    if has_error and ctx.version >= LEADERS_SINCE:
+        _tell_leaders(ctx, response)
     return response
+
+
+def _tell_leaders(ctx: Context, response: ProduceResponse) -> None:
+    leaders = NewLeaders(ctx)
+    for topic in response.responses:
+        name = topic.name
+        if ctx.version >= IDS_SINCE:
+            known = ctx.broker.metadata.find_by_id(topic.topic_id)
+            name = "" if known is None else known.name
+        for answer in topic.partition_responses:
+            found = leaders.find(name, answer.index) if answer.error_code in WRONG_BROKER else None
+            if found is not None:
+                answer.current_leader = ProduceResponse.LeaderIdAndEpoch(
+                    leader_id=found.leader_id, leader_epoch=found.leader_epoch
+                )
+    response.node_endpoints = [
+        ProduceResponse.NodeEndpoint(node_id=node_id, host=host, port=port, rack=rack)
+        for node_id, host, port, rack in leaders.endpoints()
+    ]
 
 
 def _fill(answer: PartitionAnswer, partition: Partition, appended: Appended) -> None:

@@ -57,8 +57,8 @@ class ClassicGroup:
         self.members: dict[str, Member] = {}
         self.instances: dict[str, str] = {}
         """The member ids of static members, by instance id."""
-        self.pending: set[str] = set()
-        """Member ids that were given out and not yet used to join (KIP-394)."""
+        self.pending: dict[str, None] = {}
+        """Member ids that were given out and not yet used to join (KIP-394), the oldest first."""
         self.unsynced: set[str] = set()
         """Members of this generation that have not asked for their assignment yet."""
         self.has_newcomers = False
@@ -130,7 +130,7 @@ class ClassicGroup:
         if member.instance_id is not None:
             self.instances[member.instance_id] = member.member_id
         self._speakers.update(name for name, _ in member.protocols)
-        self.pending.discard(member.member_id)
+        self.pending.pop(member.member_id, None)
 
     def update(self, member: Member, protocols: Protocols) -> None:
         """Take over what a member says when it joins again."""
@@ -140,7 +140,7 @@ class ClassicGroup:
 
     def remove(self, member_id: str) -> Member | None:
         """Let a member go; whatever it waits for tells it that it is not known."""
-        self.pending.discard(member_id)
+        self.pending.pop(member_id, None)
         self.unsynced.discard(member_id)
         member = self.members.pop(member_id, None)
         if member is None:

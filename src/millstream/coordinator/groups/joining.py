@@ -30,6 +30,10 @@ _SOME_UUID = UUID(int=0)
 KNOWN_MEMBERS_SINCE = 4
 """From this version on a member must join under an id that it was given before (KIP-394)."""
 
+MAX_PENDING = 10_000
+"""How many member ids of a group may be given out and not used: a client that asks again and again instead of
+joining must not use up the memory."""
+
 SKIPPED_ASSIGNMENT_SINCE = 9
 """From this version on a leader that comes back can be told to leave the assignment alone (KIP-814)."""
 
@@ -94,7 +98,7 @@ class Joins:
         return member is not None or len(group.members) < limit
 
     def _send_away(self, group: ClassicGroup, member_id: str) -> Joined:
-        group.pending.discard(member_id)
+        group.pending.pop(member_id, None)
         member = group.members.get(member_id)
         if member is not None:
             self._rebalances.drop(group, member)
@@ -116,7 +120,9 @@ class Joins:
             if former is not None:
                 return self._take_over(group, former, member_id, request, protocols, client)
         elif client.version >= KNOWN_MEMBERS_SINCE:
-            group.pending.add(member_id)
+            if len(group.pending) >= MAX_PENDING:
+                self._forget_oldest(group)
+            group.pending[member_id] = None
             self._rebalances.expect(group, member_id, request.session_timeout_ms)
             return Result(
                 JoinGroupResponse(
@@ -124,6 +130,12 @@ class Joins:
                 )
             )
         return self._add(group, member_id, request, protocols, client)
+
+    def _forget_oldest(self, group: ClassicGroup) -> None:
+        """Take an id back that nobody used; whoever comes with it is told that it is not known."""
+        oldest = next(iter(group.pending))
+        del group.pending[oldest]
+        self._rebalances.forget_session(group, oldest)
 
     def _add(
         self,

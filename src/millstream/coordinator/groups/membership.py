@@ -99,7 +99,7 @@ class Membership:
         if not member_id and instance_id is not None:
             member_id = group.instances.get(instance_id, "")
         if member_id in group.pending:
-            group.pending.discard(member_id)
+            group.pending.pop(member_id, None)
             self._rebalances.forget_session(group, member_id)
             self._rebalances.forget_if_void(group)
         else:

@@ -188,7 +188,7 @@ class Rebalances:
         def over(group: ClassicGroup) -> Entries:
             if member_id not in group.pending:
                 return []
-            group.pending.discard(member_id)
+            group.pending.pop(member_id, None)
             self.forget_if_void(group)
             return self.complete_if_all_joined(group)
 

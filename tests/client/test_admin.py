@@ -1,0 +1,230 @@
+"""What an admin sees and changes, on Millstream and on Apache Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import time
+from itertools import count, islice
+
+import pytest
+from confluent_kafka import Producer as ForeignProducer
+
+from millstream import Admin, AsyncAdmin, Consumer, TopicPartition
+from millstream.client.errors import NoSuchTopic
+from millstream.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
+from millstream.errors import (
+    GroupIdNotFound,
+    InvalidConfig,
+    InvalidPartitions,
+    NonEmptyGroup,
+    TopicAlreadyExists,
+    TransactionalIdNotFound,
+    UnknownMemberId,
+)
+from tests.client.consuming import fill, numbered
+
+_numbers = count(1)
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"administered-{next(_numbers)}"
+
+
+def write(bootstrap: str, topic: str, values: int, partition: int = 0) -> None:
+    asyncio.run(fill(bootstrap, topic, partition, numbered(values)))
+
+
+def test_topics_are_made_described_grown_and_deleted(either_bootstrap: str, topic: str) -> None:
+    with Admin(either_bootstrap) as admin:
+        admin.create_topic(topic, 2, replication_factor=1, validate_only=True)
+        assert topic not in admin.list_topics()
+        created = admin.create_topic(topic, 2, replication_factor=1, configs={"retention.ms": "1234567"})
+        assert (created.name, created.partitions) == (topic, 2)
+        with pytest.raises(TopicAlreadyExists):
+            admin.create_topic(topic, 2, replication_factor=1)
+        described = admin.describe_topic(topic)
+        assert described.id == created.id
+        (broker,) = admin.describe_cluster().brokers
+        assert [(p.leader, p.replicas, p.isr) for p in described.partitions.values()] == [
+            (broker.id, (broker.id,), (broker.id,))
+        ] * 2
+        admin.add_partitions(topic, 3)
+        assert len(admin.describe_topic(topic).partitions) == 3
+        with pytest.raises(InvalidPartitions):
+            admin.add_partitions(topic, 1)
+        assert topic in admin.list_topics()
+        assert "__consumer_offsets" not in admin.list_topics()
+        admin.delete_topic(topic)
+        assert topic not in admin.list_topics(with_internal=True)
+        with pytest.raises(NoSuchTopic):
+            admin.describe_topic(topic)
+
+
+def test_a_topic_is_laid_out_by_hand(either_bootstrap: str, topic: str) -> None:
+    with Admin(either_bootstrap) as admin:
+        (broker,) = admin.describe_cluster().brokers
+        admin.create_topic(topic, assignment={0: [broker.id], 1: [broker.id]})
+        assert len(admin.describe_topic(topic).partitions) == 2
+
+
+def test_the_cluster_and_its_folders_are_described(either_bootstrap: str, topic: str) -> None:
+    with Admin(either_bootstrap) as admin:
+        cluster = admin.describe_cluster()
+        assert cluster.id
+        assert cluster.controller in {broker.id for broker in cluster.brokers}
+        assert cluster.features
+        admin.create_topic(topic, 1, replication_factor=1)
+        write(either_bootstrap, topic, 100)
+        (folder,) = admin.describe_log_dirs(cluster.brokers[0].id)
+        assert folder.error is None
+        assert folder.sizes[TopicPartition(topic, 0)] > 1000
+        assert folder.total_bytes >= folder.usable_bytes > 0
+
+
+def test_offsets_are_looked_up_and_records_deleted(either_bootstrap: str, topic: str) -> None:
+    here = TopicPartition(topic, 0)
+    with Admin(either_bootstrap) as admin:
+        admin.create_topic(topic, 1, replication_factor=1)
+        write(either_bootstrap, topic, 50)
+        for place, offset in ((EARLIEST, 0), (LATEST, 50), (MAX_TIMESTAMP, 49), (1_020, 20), (9_999, -1)):
+            assert admin.offsets_at({here: place})[here].offset == offset
+        assert admin.delete_records({here: 30}) == {here: 30}
+        assert admin.offsets_at({here: EARLIEST}, only_committed=True)[here].offset == 30
+
+
+def test_configurations_are_read_and_changed(either_bootstrap: str, topic: str) -> None:
+    with Admin(either_bootstrap) as admin:
+        admin.create_topic(topic, 1, replication_factor=1)
+        config = admin.describe_config("topic", topic)
+        assert config["cleanup.policy"].value == "delete"
+        assert config["cleanup.policy"].is_default
+        admin.alter_config(
+            "topic", topic, values={"retention.ms": "99"}, append={"cleanup.policy": "compact"}
+        )
+        config = admin.describe_config("topic", topic, keys=["retention.ms", "cleanup.policy"])
+        assert (config["retention.ms"].value, config["retention.ms"].source) == ("99", "topic")
+        assert set((config["cleanup.policy"].value or "").split(",")) == {"delete", "compact"}
+        admin.alter_config("topic", topic, delete=["retention.ms"], subtract={"cleanup.policy": "delete"})
+        config = admin.describe_config("topic", topic)
+        assert config["retention.ms"].value != "99"
+        assert config["cleanup.policy"].value == "compact"
+        with pytest.raises(InvalidConfig):
+            admin.alter_config("topic", topic, values={"retention.ms": "soon"})
+        broker = str(admin.describe_cluster().brokers[0].id)
+        assert admin.describe_config("broker", broker, keys=["num.partitions"])["num.partitions"].value == "1"
+        admin.alter_config("group", "some", values={"consumer.session.timeout.ms": "50000"})
+        found = admin.describe_config("group", "some")
+        assert found["consumer.session.timeout.ms"].value == "50000"
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_groups_are_seen_and_their_offsets_moved(either_bootstrap: str, topic: str, protocol: str) -> None:
+    group, here = f"group-of-{topic}", TopicPartition(topic, 0)
+    with Admin(either_bootstrap) as admin:
+        admin.create_topic(topic, 1, replication_factor=1)
+        write(either_bootstrap, topic, 20)
+        with pytest.raises(GroupIdNotFound):
+            admin.describe_group(group)
+        with Consumer(
+            either_bootstrap,
+            group=group,
+            group_protocol=protocol,  # type: ignore[arg-type]
+            offset_reset="earliest",
+        ) as consumer:
+            consumer.subscribe(topic)
+            assert len(list(islice(consumer, 5))) == 5
+            consumer.commit()
+            described = admin.describe_group(group)
+            assert (described.state, described.type) == ("Stable", protocol)
+            assert [member.partitions for member in described.members] == [[here]]
+            (listed,) = [each for each in admin.list_groups(types=[protocol]) if each.name == group]
+            assert listed.state == "Stable"
+            assert admin.group_lag(group) == {here: 15}
+            with pytest.raises(NonEmptyGroup):
+                admin.delete_group(group)
+            with pytest.raises(UnknownMemberId):
+                admin.alter_group_offsets(group, {here: 1})
+        admin.alter_group_offsets(group, {here: 11})
+        assert admin.group_offsets(group)[here].offset == 11
+        assert admin.group_offsets(group, [TopicPartition(topic, 7)]) == {}
+        admin.delete_group_offsets(group, [here])
+        assert admin.group_offsets(group) == {}
+        admin.delete_group(group)
+        assert group not in {each.name for each in admin.list_groups()}
+
+
+def test_a_static_member_is_put_out(either_bootstrap: str, topic: str) -> None:
+    group = f"group-of-{topic}"
+    with Admin(either_bootstrap) as admin:
+        admin.create_topic(topic, 1, replication_factor=1)
+        write(either_bootstrap, topic, 1)
+        with Consumer(
+            either_bootstrap, group=group, group_instance_id="one", offset_reset="earliest"
+        ) as consumer:
+            consumer.subscribe(topic)
+            next(iter(consumer))
+        assert [member.instance_id for member in admin.describe_group(group).members] == ["one"]
+        admin.remove_members(group, instance_ids=["one"])
+        assert admin.describe_group(group).members == []
+        with pytest.raises(UnknownMemberId):
+            admin.remove_members(group, instance_ids=["one"])
+
+
+def test_transactions_and_producers_are_seen_and_ended(either_bootstrap: str, topic: str) -> None:
+    here, name = TopicPartition(topic, 0), f"tx-{topic}"
+    with Admin(either_bootstrap) as admin:
+        admin.create_topic(topic, 1, replication_factor=1)
+        with pytest.raises(TransactionalIdNotFound):
+            admin.describe_transaction(name)
+        producer = ForeignProducer({"bootstrap.servers": either_bootstrap, "transactional.id": name})
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        producer.produce(topic, b"open", partition=0)
+        producer.flush(10)
+        described = admin.describe_transaction(name)
+        assert (described.state, described.partitions) == ("Ongoing", [here])
+        assert name in {each.transactional_id for each in admin.list_transactions(states=["Ongoing"])}
+        (found,) = admin.open_transactions([here])
+        assert found.producer_id == described.producer_id
+        ((active,),) = admin.describe_producers([here]).values()
+        assert (active.producer_id, active.transaction_start) == (found.producer_id, found.start_offset)
+        assert admin.hanging_transactions([here]) == []
+        admin.fence_producer(name)
+        deadline = time.monotonic() + 20
+        while admin.open_transactions([here]) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert admin.open_transactions([here]) == []
+
+
+def test_replicas_stay_where_they_are_on_one_broker(either_bootstrap: str, topic: str) -> None:
+    here = TopicPartition(topic, 0)
+    with Admin(either_bootstrap) as admin:
+        admin.create_topic(topic, 1, replication_factor=1)
+        (broker,) = admin.describe_cluster().brokers
+        assert admin.reassign({here: [broker.id]}) == {here: None}
+        assert admin.list_reassignments() == {}
+        assert admin.elect_leaders([here]) == {here: None}
+        assert isinstance(admin.reassign({here: [broker.id + 77]})[here], Exception)
+
+
+def test_the_blocking_admin_has_every_method_of_the_other() -> None:
+    def public(kind: type) -> dict[str, str]:
+        return {
+            name: str(inspect.signature(member))
+            for name, member in vars(kind).items()
+            if inspect.isfunction(member) and not name.startswith("_")
+        }
+
+    assert public(Admin) == public(AsyncAdmin)
+
+
+def test_an_admin_without_a_cluster_says_so_in_time_and_leaves_no_thread() -> None:
+    before = threading.active_count()
+    began = time.monotonic()
+    with Admin("127.0.0.1:1") as admin, pytest.raises(Exception, match=r"127\.0\.0\.1:1"):
+        admin.list_topics(timeout=0.5)
+    assert time.monotonic() - began < 5
+    assert threading.active_count() == before

@@ -1,0 +1,182 @@
+"""What a leader thinks of its followers, by what their fetches tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from millstream.cluster.holder import Holder
+from millstream.cluster.leadership import REFUSED_PAUSE_S, Follower, Leadership
+from millstream.cluster.metadata import BrokerNode, PartitionState
+from millstream.config.log import LogConfig
+from millstream.errors import NotLeaderOrFollower, StaleBrokerEpoch
+from tests.storage.logs import World, append, batch
+
+
+class Case:
+    """A leader, broker 1, with followers 2 and 3; its log has ten records, eight of them committed."""
+
+    def __init__(self, path: Path, isr: list[int]) -> None:
+        self.world = World(path)
+        self.log = self.world.open(LogConfig())
+        for number in range(10):
+            append(self.log, batch(b"%d" % number))
+        self.alive: dict[int, int] = {2: 20, 3: 30}
+        self.high_watermark = 8
+        holder = Holder(
+            1,
+            self.world.clock,
+            1 << 20,
+            is_alive=lambda number, epoch: number in self.alive and self.alive[number] <= epoch,
+        )
+        self.leadership = Leadership(holder, self.log, PartitionState([1, 2, 3], isr, 1, 4, 7), 5)
+        self.leadership.recount()
+
+    def pass_time(self, seconds: float) -> None:
+        self.world.clock.ms += int(seconds * 1000)
+
+    def fetch(self, number: int, offset: int, epoch: int | None = None) -> bool:
+        follower = self.follower(number, epoch)
+        return self.leadership.fetched(follower, offset, 0, self.high_watermark)
+
+    def follower(self, number: int, epoch: int | None = None) -> Follower:
+        return self.leadership.follower(number, self.alive[number] if epoch is None else epoch)
+
+
+def test_a_follower_that_has_what_is_committed_is_proposed_once(tmp_path: Path) -> None:
+    case = Case(tmp_path, [1, 2])
+    assert not case.fetch(3, 7)
+    assert case.fetch(3, 8)
+    assert case.leadership.proposed == [1, 2, 3]
+    assert case.leadership.proposal() == [(1, -1), (2, -1), (3, 30)]
+    assert not case.fetch(3, 9)  # it is under way
+    case.leadership.accepted([1, 2, 3], 8)
+    assert (case.leadership.isr, case.leadership.version) == ([1, 2, 3], 8)
+    assert not case.leadership.proposal()
+
+
+def test_a_follower_must_have_what_its_leader_began_with(tmp_path: Path) -> None:
+    case = Case(tmp_path, [1])
+    case.high_watermark = 3
+    assert not case.fetch(3, 4)
+    assert case.fetch(3, 5)
+
+
+def test_after_a_refusal_nothing_is_proposed_for_a_moment(tmp_path: Path) -> None:
+    case = Case(tmp_path, [1])
+    assert case.fetch(3, 10)
+    case.leadership.refused()
+    assert not case.fetch(3, 10)
+    case.pass_time(REFUSED_PAUSE_S)
+    assert case.leadership.expand(case.high_watermark)
+
+
+def test_what_a_broker_had_in_an_earlier_life_does_not_count(tmp_path: Path) -> None:
+    case = Case(tmp_path, [1])
+    del case.alive[3]
+    assert not case.fetch(3, 10, 30)
+    case.alive[3] = 31
+    assert not case.leadership.expand(case.high_watermark)
+    follower = case.follower(3)  # it is back, and asks; what it has is not compared yet
+    assert follower.end_offset == -1
+    assert not case.leadership.expand(case.high_watermark)
+    with pytest.raises(StaleBrokerEpoch):
+        case.follower(3, 30)
+    assert case.fetch(3, 9)
+    assert case.leadership.proposal() == [(1, -1), (3, 31)]
+
+
+def test_strangers_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotLeaderOrFollower):
+        Case(tmp_path, [1]).leadership.follower(4, 40)
+
+
+def test_a_follower_that_lags_leaves_and_does_not_come_back_by_itself(tmp_path: Path) -> None:
+    case = Case(tmp_path, [1, 2, 3])
+    for number in (2, 3):
+        case.fetch(number, 10)
+    append(case.log, batch(b"more"))
+    case.pass_time(29)
+    case.fetch(2, 11)
+    assert not case.leadership.shrink()
+    case.pass_time(2)
+    assert case.leadership.shrink()
+    assert case.leadership.proposed == [1, 2]
+    case.leadership.accepted([1, 2], 8)
+    case.high_watermark = 10  # it has all that is committed, but does not fetch
+    assert not case.leadership.expand(case.high_watermark)
+    assert case.fetch(3, 10)
+
+
+def test_a_follower_that_need_not_ask_is_in_sync_for_as_long_as_nothing_comes(tmp_path: Path) -> None:
+    case = Case(tmp_path, [1, 2])
+    case.fetch(2, 10)
+    for _ in range(20):
+        case.pass_time(15)
+        assert not case.leadership.shrink()
+    append(case.log, batch(b"more"))
+    case.pass_time(14)
+    assert not case.leadership.shrink()
+    case.pass_time(17)
+    assert case.leadership.shrink()
+
+
+def test_a_follower_that_is_always_one_fetch_behind_is_in_sync(tmp_path: Path) -> None:
+    case = Case(tmp_path, [1, 2])
+    case.fetch(2, 10)
+    end = 10
+    for _ in range(20):
+        for _ in range(5):
+            append(case.log, batch(b"more"))
+        case.pass_time(10)
+        case.fetch(2, end)
+        end += 5
+        assert not case.leadership.shrink()
+
+
+def test_those_about_to_join_are_waited_for_until_they_lag_or_die(tmp_path: Path) -> None:
+    case = Case(tmp_path, [1])
+    leadership = case.leadership
+    leadership.refused()  # so that nobody is proposed yet
+    assert leadership.committed(8, 10) == 10
+    case.fetch(3, 10)
+    append(case.log, batch(b"more"))
+    assert leadership.committed(8, 11) == 10
+    case.pass_time(31)
+    leadership.recount()
+    assert leadership.committed(8, 11) == 11
+    leadership.refused()
+    case.fetch(3, 11)
+    assert leadership.committed(8, 12) == 11
+    del case.alive[3]
+    leadership.recount()
+    assert leadership.committed(8, 12) == 12
+
+
+def test_news_of_the_same_epoch_are_taken_in_order(tmp_path: Path) -> None:
+    case = Case(tmp_path, [1, 2])
+    case.fetch(3, 10)
+    assert case.leadership.proposed == [1, 2, 3]
+    case.leadership.update(PartitionState([1, 2, 3], [1, 2], 1, 4, 7))
+    assert case.leadership.proposed == [1, 2, 3]  # it says nothing new
+    case.leadership.update(PartitionState([1, 2, 3, 4], [1], 1, 4, 8))
+    assert case.leadership.isr == [1]
+    assert not case.leadership.proposal()
+    assert set(case.leadership.followers) == {2, 3, 4}
+    case.leadership.update(PartitionState([1, 2, 3], [1, 2, 3], 1, 4, 6))
+    assert case.leadership.isr == [1]
+
+
+def test_the_nearest_replica_is_one_in_sync_that_has_the_records(tmp_path: Path) -> None:
+    case = Case(tmp_path, [1, 2, 3])
+    racks = {1: "a", 2: "b", 3: "b"}
+    brokers = {number: BrokerNode(number, (), rack) for number, rack in racks.items()}
+    case.fetch(2, 8)
+    case.fetch(3, 10)
+    assert case.leadership.nearest("b", brokers, 4) == 3
+    assert case.leadership.nearest("b", brokers, 11) == -1
+    assert case.leadership.nearest("a", brokers, 4) == -1
+    assert case.leadership.nearest("c", brokers, 4) == -1
+    case.leadership.accepted([1, 2], 8)
+    assert case.leadership.nearest("b", brokers, 4) == 2

@@ -1,0 +1,257 @@
+"""What admin clients ask, of any broker: through sockets, over three brokers in one process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from millstream.broker.server import PEER_LISTENER, Broker
+from millstream.client.connection import Connection, connect
+from millstream.client.deadline import Deadline
+from millstream.errors import (
+    ElectionNotNeeded,
+    InvalidReplicaAssignment,
+    InvalidRequest,
+    NetworkException,
+    NoReassignmentInProgress,
+    NotController,
+    UnknownTopicOrPartition,
+)
+from millstream.protocol.messages import (
+    INTERNAL_REQUESTS,
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    ClusterStateRequest,
+    ClusterStateResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from millstream.protocol.schema import Request, Response
+from tests.controller.cluster import Cluster
+
+Test = Callable[[Cluster], Coroutine[Any, Any, None]]
+Run = Callable[[Test], None]
+R = TypeVar("R", bound=Response)
+
+TOPIC, BROKER = 2, 4
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    def start(test: Test) -> None:
+        async def main() -> None:
+            async with asyncio.timeout(60), Cluster(tmp_path) as cluster:
+                await test(cluster)
+
+        asyncio.run(main())
+
+    return start
+
+
+async def connected(broker: Broker, listener: str = "PLAINTEXT") -> Connection:
+    port = broker.listeners[listener].port
+    return await connect("127.0.0.1", port, deadline=Deadline(5000), client_id="test")
+
+
+async def ask(broker: Broker, request: Request, answer: type[R], version: int | None = None) -> R:
+    connection = await connected(broker)
+    try:
+        return await connection.request(request, answer, 10_000, max_version=version)
+    finally:
+        await connection.close()
+
+
+def test_every_broker_tells_who_is_there(run: Run) -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.create("t", 3)
+        controller = cluster.controller.config.node_id
+        seen = []
+        for broker in cluster.brokers.values():
+            described = await ask(
+                broker,
+                DescribeClusterRequest(include_cluster_authorized_operations=False),
+                DescribeClusterResponse,
+            )
+            wanted = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="t")])
+            metadata = await ask(broker, wanted, MetadataResponse)
+            assert described.controller_id == metadata.controller_id == controller
+            ports = {each.broker_id: each.port for each in described.brokers}
+            assert ports == {each.node_id: each.port for each in metadata.brokers}
+            assert ports == {id_: each.port for id_, each in cluster.brokers.items()}
+            seen.append(metadata.topics)
+        assert seen[0] == seen[1] == seen[2]
+        gone = cluster.follower.config.node_id
+        await cluster.stop(gone)
+        after = await ask(cluster.controller, wanted, MetadataResponse)
+        for partition in after.topics[0].partitions:
+            assert partition.offline_replicas == [gone]
+            assert partition.error_code == 0
+            assert partition.leader_id != gone
+
+    run(test)
+
+
+def test_topics_are_made_through_any_broker_that_is_asked_for_them(run: Run) -> None:
+    async def test(cluster: Cluster) -> None:
+        wanted = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="auto")])
+        made = await ask(cluster.follower, wanted, MetadataResponse)
+        assert [topic.error_code for topic in made.topics] == [0]
+        assert len(made.topics[0].partitions) == 1
+        asked = CreateTopicsRequest(
+            topics=[CreateTopicsRequest.CreatableTopic(name="t", num_partitions=1, replication_factor=3)]
+        )
+        refused = await ask(cluster.follower, asked, CreateTopicsResponse)
+        assert [topic.error_code for topic in refused.topics] == [NotController.code]
+        created = await ask(cluster.controller, asked, CreateTopicsResponse)
+        assert [topic.error_code for topic in created.topics] == [0]
+
+    run(test)
+
+
+def test_configurations_are_changed_through_any_broker(run: Run) -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.create("t", 1)
+        Incremental = IncrementalAlterConfigsRequest
+        broker = cluster.follower
+
+        async def alter(kind: int, name: str, key: str, value: str) -> int:
+            request = Incremental(
+                resources=[
+                    Incremental.AlterConfigsResource(
+                        resource_type=kind,
+                        resource_name=name,
+                        configs=[Incremental.AlterableConfig(name=key, config_operation=0, value=value)],
+                    )
+                ],
+                validate_only=False,
+            )
+            answer = await ask(broker, request, IncrementalAlterConfigsResponse)
+            return answer.responses[0].error_code
+
+        assert await alter(TOPIC, "t", "max.message.bytes", "5555") == 0
+        assert await alter(TOPIC, "nowhere", "max.message.bytes", "5555") == UnknownTopicOrPartition.code
+        assert await alter(BROKER, "", "log.retention.ms", "999999") == 0
+        own, other = str(broker.config.node_id), str(cluster.controller.config.node_id)
+        assert await alter(BROKER, own, "log.segment.bytes", "3000000") == 0
+        assert await alter(BROKER, other, "log.segment.bytes", "3000000") == InvalidRequest.code
+        for each in cluster.brokers.values():
+            assert each.metadata.topic("t").overrides == {"max.message.bytes": "5555"}
+            assert each.config["log.retention.ms"] == 999999
+            assert (each.config["log.segment.bytes"] == 3000000) == (each is broker)
+        replaced = AlterConfigsRequest(
+            resources=[
+                AlterConfigsRequest.AlterConfigsResource(
+                    resource_type=TOPIC,
+                    resource_name="t",
+                    configs=[AlterConfigsRequest.AlterableConfig(name="retention.ms", value="77")],
+                )
+            ],
+            validate_only=False,
+        )
+        assert (await ask(broker, replaced, AlterConfigsResponse)).responses[0].error_code == 0
+        assert cluster.controller.metadata.topic("t").overrides == {"retention.ms": "77"}
+
+    run(test)
+
+
+def test_moves_and_elections_are_asked_of_the_controller(run: Run) -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.create("t", assignment={0: [1, 2], 1: [2, 3]})
+        Alter = AlterPartitionReassignmentsRequest
+
+        async def move(*targets: list[int] | None) -> list[int]:
+            request = Alter(
+                topics=[
+                    Alter.ReassignableTopic(
+                        name="t",
+                        partitions=[
+                            Alter.ReassignablePartition(partition_index=index, replicas=target)
+                            for index, target in enumerate(targets)
+                        ],
+                    )
+                ]
+            )
+            answer = await ask(cluster.controller, request, AlterPartitionReassignmentsResponse)
+            assert answer.error_code == 0
+            return [each.error_code for each in answer.responses[0].partitions]
+
+        assert await move([3, 1], None, [1]) == [
+            0,
+            NoReassignmentInProgress.code,
+            UnknownTopicOrPartition.code,
+        ]
+        assert await move([9, 1]) == [InvalidReplicaAssignment.code]
+        await cluster.until(lambda: cluster.states("t", 1)[0].replicas == [3, 1])
+        listed = await ask(
+            cluster.controller,
+            ListPartitionReassignmentsRequest(topics=None),
+            ListPartitionReassignmentsResponse,
+        )
+        assert listed.topics == []
+        refused = await ask(cluster.follower, Alter(topics=[]), AlterPartitionReassignmentsResponse)
+        assert refused.error_code == NotController.code
+        elect = ElectLeadersRequest(
+            topic_partitions=[ElectLeadersRequest.TopicPartitions(topic="t", partitions=[0, 1])]
+        )
+        done = await ask(cluster.controller, elect, ElectLeadersResponse)
+        (results,) = [each.partition_result for each in done.replica_election_results]
+        assert {each.error_code for each in results} <= {0, ElectionNotNeeded.code}
+        assert [state.leader for state in cluster.states("t")] == [3, 2]
+        everything = await ask(
+            cluster.controller, ElectLeadersRequest(topic_partitions=None), ElectLeadersResponse
+        )
+        assert everything.replica_election_results == []
+        for version in (0, 2):
+            away = await ask(cluster.follower, elect, ElectLeadersResponse, version)
+            codes = {
+                each.error_code for one in away.replica_election_results for each in one.partition_result
+            }
+            assert (
+                (codes == {NotController.code}) if version == 0 else (away.error_code == NotController.code)
+            )
+
+    run(test)
+
+
+def test_what_brokers_say_to_each_other_is_heard_on_their_listener_only(run: Run) -> None:
+    async def test(cluster: Cluster) -> None:
+        broker = cluster.controller
+        request = ClusterStateRequest(broker_id=1, broker_epoch=-5)
+        advertised = await ask(
+            broker,
+            ApiVersionsRequest(client_software_name="test", client_software_version="1"),
+            ApiVersionsResponse,
+        )
+        assert not {api.api_key for api in advertised.api_keys} & {each.key for each in INTERNAL_REQUESTS}
+        for listener in ("PLAINTEXT", PEER_LISTENER):
+            connection = await connected(broker, listener)
+            connection.api_versions[request.key] = request.versions
+            try:
+                if listener == PEER_LISTENER:
+                    answer = await connection.request(request, ClusterStateResponse, 5000)
+                    assert answer.error_code != 0
+                else:
+                    with pytest.raises(NetworkException):
+                        await connection.request(request, ClusterStateResponse, 5000)
+            finally:
+                await connection.close()
+
+    run(test)
