@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
@@ -15,15 +15,20 @@ from millstream.client.face import Closed
 from millstream.client.group_metadata import GroupMetadata
 from millstream.client.partitioners import function_of
 from millstream.client.producer_buffer import Headers, RecordBuffer
+from millstream.client.producer_columns import ROWS_BATCH_BYTES, Deliveries, RowSender
 from millstream.client.producer_coordinator import Offsets, TransactionCoordinator
 from millstream.client.producer_delivery import Delivery, settled
 from millstream.client.producer_identity import Identity
+from millstream.client.producer_rows import ListRows, Rows, arrow_rows
 from millstream.client.producer_sender import Sender
 from millstream.client.producer_settings import ProducerOptions, ProducerSettings
 from millstream.client.serializers import Serializer, serializer_of
 from millstream.client.transactions_client import TransactionFailed, Transactions
 from millstream.clock import Clock, SystemClock
 from millstream.errors import InvalidTxnState, KafkaError, ProducerFenced, RequestTimedOut
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 CLOSE_SECONDS = 30.0
 
@@ -59,12 +64,13 @@ class AsyncProducer:
         self._random = random or Random()  # noqa: S311 - spreads records, keeps no secret
         self._serialize = serializer_of(settings.serializer)
         self._serialize_key = serializer_of(settings.key_serializer)
+        self._partition_function = function_of(settings.partitioner)
         self._buffer = RecordBuffer(
             settings,
             now_ms=self._clock.now_ms,
             monotonic=self._monotonic,
             random=self._random,
-            partition_function=function_of(settings.partitioner),
+            partition_function=self._partition_function,
         )
         self._append: Callable[..., Delivery] = self._buffer.append
         if settings.transactional_id is not None:
@@ -206,6 +212,63 @@ class AsyncProducer:
             await settled(list(self._buffer.incomplete), deadline.remaining_ms / 1000)
         finally:
             sender.flushes -= 1
+
+    # ---------------------------------------------------------------- many records
+
+    async def send_batch(
+        self,
+        topic: str,
+        values: Sequence[Any],
+        *,
+        keys: Sequence[Any] | None = None,
+        partition: int | None = None,
+        timestamps_ms: Sequence[int] | None = None,
+        headers: Sequence[Headers] | None = None,
+        timeout: float | None = None,
+    ) -> Deliveries:
+        """Send many records at once: much faster than one by one. Await the deliveries to know where.
+
+        Waits for room in the buffer, for at most `timeout` seconds, `max_block_ms` where none is given.
+        """
+        if self._serialize is not None:
+            values = [None if value is None else self._serialize(value) for value in values]
+        if self._serialize_key is not None and keys is not None:
+            keys = [None if key is None else self._serialize_key(key) for key in keys]
+        return await self._send_rows(
+            topic, [ListRows(values, keys, timestamps_ms, headers)], partition, timeout
+        )
+
+    async def send_arrow(
+        self,
+        topic: str,
+        table: pa.Table | pa.RecordBatch,
+        *,
+        partition: int | None = None,
+        timeout: float | None = None,
+    ) -> Deliveries:
+        """Send the rows of an Arrow table, read where they lie; serialisers are not asked.
+
+        Columns: `value` and, if there are, `key` (both binary or text), `timestamp`, `partition`, `headers`
+        (a list of structs of `key` and `value`). Others are passed over.
+        """
+        return await self._send_rows(topic, arrow_rows(table), partition, timeout)
+
+    async def _send_rows(
+        self, topic: str, parts: list[Rows], partition: int | None, timeout: float | None
+    ) -> Deliveries:
+        sender = self._sender
+        if self.settings.transactional_id is not None:
+            self._open_transactions.check_open()
+        rows = RowSender(
+            self._buffer,
+            sender,
+            batch_bytes=max(
+                self.settings.batch_bytes, min(ROWS_BATCH_BYTES, self.settings.max_request_bytes)
+            ),
+            function=self._partition_function,
+            now_ms=self._clock.now_ms,
+        )
+        return await rows.send(topic, parts, partition, Deadline(self._block_seconds(timeout) * 1000))
 
     # ---------------------------------------------------------------- transactions
 

@@ -80,7 +80,7 @@ class RecordBuffer:
         self._settings = settings
         self._batch_bytes = settings.batch_bytes
         self._limit_bytes = settings.buffer_bytes
-        self._max_record_bytes = settings.max_request_bytes
+        self.max_record_bytes = settings.max_request_bytes
         self._now_ms = now_ms
         self._monotonic = monotonic
         self._random = random
@@ -115,14 +115,14 @@ class RecordBuffer:
             elif key is not None:
                 line = place.lines[partition_of(key, place.count)]
             else:
-                line = place.sticky or self._stick(place)
+                line = place.sticky or self.stick(place)
             batch = line.open
             if batch is not None:
                 index = batch.builder.append(timestamp_ms, key, value, headers)
                 if index >= 0:
                     return Delivery(batch, index, timestamp_ms)
             if line is place.sticky and key is None and partition is None:
-                line = self._stick(place)
+                line = self.stick(place)
             batch, index = self._append_anew(line, key, value, timestamp_ms, headers)
             return Delivery(batch, index, timestamp_ms)
 
@@ -151,16 +151,17 @@ class RecordBuffer:
             if content is not None and type(content) is not bytes:
                 raise TypeError(f"a header's value is bytes, not {type(content).__name__}")
             size += 10 + 4 * len(name) + (len(content) if content else 0)
-        if size > self._max_record_bytes:
+        if size > self.max_record_bytes:
             raise MessageTooLarge(
-                f"a record of {size} bytes is larger than max_request_bytes, {self._max_record_bytes}"
+                f"a record of {size} bytes is larger than max_request_bytes, {self.max_record_bytes}"
             )
         return max(self._batch_bytes, size)
 
-    def begin(self, line: Line, builder: BatchBuilder) -> Batch:
+    def begin(self, line: Line, builder: BatchBuilder, reserved_bytes: int | None = None) -> Batch:
         """A new open batch at the end of a line; the one that was open is full. The lock is held."""
-        self.reserve(builder.limit)
-        batch = Batch(line.topic, line.index, line.next_number, builder, builder.limit, self._monotonic())
+        size = builder.limit if reserved_bytes is None else reserved_bytes
+        self.reserve(size)
+        batch = Batch(line.topic, line.index, line.next_number, builder, size, self._monotonic())
         batch.transaction = self.transaction
         line.next_number += 1
         if line.open is not None:
@@ -177,8 +178,10 @@ class RecordBuffer:
             raise BufferFull(f"{self.used_bytes} of {self._limit_bytes} bytes are taken")
         self.used_bytes += more_bytes
 
-    def has_room(self) -> bool:
-        return self.used_bytes + self._batch_bytes <= self._limit_bytes or not self.used_bytes
+    def has_room(self, more_bytes: int | None = None) -> bool:
+        """Whether so many bytes, or a batch of single records, can be taken."""
+        more = self._batch_bytes if more_bytes is None else more_bytes
+        return self.used_bytes + more <= self._limit_bytes or not self.used_bytes
 
     def release(self, batch: Batch) -> None:
         """Forget a batch that is done, and what it was charged with."""
@@ -193,7 +196,7 @@ class RecordBuffer:
             self.used_bytes += size - batch.reserved_bytes
             batch.reserved_bytes = size
 
-    def _stick(self, place: TopicLines) -> Line:
+    def stick(self, place: TopicLines) -> Line:
         """Another partition for records without a key: any that has a leader."""
         choices = place.open_lines or place.lines
         line = choices[self._random.randrange(len(choices))]

@@ -281,6 +281,15 @@ class Sender:
         self._refreshed_at[name] = self._loop.time()
         self._buffer.update(topic)
 
+    async def known(self, name: str, deadline: Deadline) -> None:
+        """Wait until a topic's partitions are known."""
+        place = self._buffer.topics.get(name)
+        if place is None or not place.count:
+            topic = await self._cluster.topic(
+                name, deadline, allow_auto_creation=self._settings.auto_create_topics
+            )
+            self._buffer.update(topic)
+
     def _fail_topic(self, name: str, error: KafkaError) -> None:
         """Nobody knows the topic: an error for the records that wait for it.
 

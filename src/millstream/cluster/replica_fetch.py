@@ -228,6 +228,8 @@ class ReplicaSession:
             answer.set_result(self._response(found))
         else:
             self._put_back(found)
+            if found and self._later is None:
+                self._later = self._loop.call_later(WATERMARK_DELAY_S, self._nudged)
 
     def _put_back(self, found: list[tuple[Place, PartitionData]]) -> None:
         for place, _ in found:

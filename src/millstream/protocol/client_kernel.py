@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 IS_COMPILED = bool(cython.compiled)
 
 FIRST_CAPACITY = 2048
-_first_capacity = cython.declare(cython.Py_ssize_t, FIRST_CAPACITY)
 _header_size = cython.declare(cython.Py_ssize_t, HEADER_SIZE)
 
 
@@ -78,10 +77,10 @@ class BatchBuilder:
     It takes records while they fit into `limit` bytes; the first is always taken. `size` counts the header.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, capacity: int = FIRST_CAPACITY) -> None:
         self.limit = limit
-        self.capacity = _first_capacity
-        self.out = bytearray(_first_capacity)
+        self.capacity = capacity
+        self.out = bytearray(capacity)
         self.size = _header_size
         self.count = 0
         self.base_timestamp = -1
@@ -136,21 +135,41 @@ class BatchBuilder:
         keys: Sequence[bytes | None] | None,
         timestamps: Sequence[int] | None,
         timestamp: cython.longlong,
+        headers: Sequence[Any] | None,
+        order: Buffer | None,
         start: cython.Py_ssize_t,
         stop: cython.Py_ssize_t,
     ) -> cython.Py_ssize_t:
         """Take rows from `start` on while they fit; the first row that was not taken.
 
+        With `order`, int32 numbers of rows, those are meant that stand there from `start` to `stop`.
         Without `timestamps` all rows have `timestamp`.
         """
-        row: cython.Py_ssize_t = start
-        while row < stop:
+        place: cython.Py_ssize_t = start
+        row: cython.Py_ssize_t
+        numbers = cython.declare(cython.const[cython.int][::1], None)
+        has_order: cython.bint = order is not None
+        if cython.compiled:
+            if has_order:
+                numbers = order
+        else:
+            numbers = order
+        while place < stop:
+            row = numbers[place] if has_order else place
             if timestamps is not None:
                 timestamp = timestamps[row]
-            if self.append(timestamp, None if keys is None else keys[row], values[row]) < 0:
+            if (
+                self.append(
+                    timestamp,
+                    None if keys is None else keys[row],
+                    values[row],
+                    () if headers is None else headers[row],
+                )
+                < 0
+            ):
                 break
-            row += 1
-        return row
+            place += 1
+        return place
 
     def extend_columns(
         self,
@@ -331,11 +350,9 @@ class BinaryRows:
         self.first = first
         self.rows = rows
         self.has_nulls = validity is not None
-        self.data: Any = data if len(memoryview(data)) else b"\0"
+        self.data: Any = memoryview(data).cast("B") if len(memoryview(data)) else memoryview(b"\0")
         self.offsets: Any = memoryview(offsets).cast("B").cast("i")
-        self.validity: Any = b"\0" if validity is None else validity
-        if not cython.compiled:
-            self.data, self.validity = memoryview(self.data), memoryview(self.validity)
+        self.validity: Any = memoryview(b"\0" if validity is None else validity).cast("B")
         _check(self)
 
     def __getitem__(self, row: cython.Py_ssize_t) -> bytes | None:
@@ -438,11 +455,14 @@ def _row_start(rows: BinaryRows, row: cython.Py_ssize_t) -> cython.p_const_uchar
         return None
 
 
-def group_rows(partitions: Buffer, count: cython.int, order: Buffer, starts: Buffer) -> None:
+def group_rows(
+    partitions: Buffer, least: cython.int, count: cython.int, order: Buffer, starts: Buffer
+) -> None:
     """Sort row numbers by partition, keeping their order within each.
 
-    `partitions` (int32, one for each row) is read; `order` (int32, as many) gets the rows, and those of
-    partition i are the ones from `starts[i]` up to `starts[i + 1]` (int32, `count` + 1).
+    `partitions` (int32, one for each row) is read, `count` different ones from `least` on; `order` (int32, as
+    many) gets the rows, and those of partition least + i are the ones from `starts[i]` up to `starts[i + 1]`
+    (int32, `count` + 1).
     """
     chosen = cython.declare(cython.const[cython.int][::1], partitions)
     numbers = cython.declare(cython.int[::1], order)
@@ -453,14 +473,14 @@ def group_rows(partitions: Buffer, count: cython.int, order: Buffer, starts: Buf
     for index in range(count + 1):
         begins[index] = 0
     for row in range(rows):
-        index = chosen[row]
+        index = chosen[row] - least
         if index < 0 or index >= count:
-            raise ValueError(f"row {row} is for partition {index} of {count}")
+            raise ValueError(f"row {row} is for partition {index + least}")
         begins[index + 1] += 1
     for index in range(count):
         begins[index + 1] += begins[index]
     for row in range(rows):
-        index = chosen[row]
+        index = chosen[row] - least
         numbers[begins[index]] = row
         begins[index] += 1
     for index in range(count, 0, -1):

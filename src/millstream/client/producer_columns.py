@@ -1,0 +1,160 @@
+"""Sends rows: whole batches, filled by the column, in the place of many single records."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, NamedTuple
+
+from millstream.client.batch_builder import Batch
+from millstream.client.deadline import Deadline
+from millstream.client.partitioners import PartitionFunction
+from millstream.client.producer_buffer import RecordBuffer
+from millstream.client.producer_delivery import Delivery, settled
+from millstream.client.producer_line import Line
+from millstream.client.producer_rows import ANYWHERE, Rows, choose, grouped
+from millstream.client.producer_sender import Sender
+from millstream.errors import MessageTooLarge, RequestTimedOut, UnknownTopicOrPartition
+from millstream.protocol.client_kernel import BatchBuilder
+from millstream.protocol.types import Buffer
+
+ROWS_BATCH_BYTES = 256 * 1024
+"""Batches of rows are larger than those of single records: all that goes into them is there already."""
+
+
+class DeliveredRange(NamedTuple):
+    """Where a run of rows was written. The offset is -1 where no broker told it (acks=0)."""
+
+    topic: str
+    partition: int
+    offset: int
+    count: int  # type: ignore[assignment]  # it hides tuple.count
+
+
+class Deliveries:
+    """Many records on their way, by the batch. Await them, or ask for their `result`."""
+
+    __slots__ = ("_batches",)
+
+    def __init__(self, batches: list[Batch]) -> None:
+        self._batches = batches
+
+    def done(self) -> bool:
+        """Whether all were written or failed."""
+        return all(batch.is_done for batch in self._batches)
+
+    def result(self, timeout: float | None = None) -> list[DeliveredRange]:
+        """Where the rows were written, in the order of batches; the first error if some failed.
+
+        This blocks the thread. In a coroutine, await the deliveries instead.
+        """
+        deadline = None if timeout is None else _now() + timeout
+        for batch in self._batches:
+            Delivery(batch, 0, -1).exception(None if deadline is None else max(0.0, deadline - _now()))
+        return self._ranges()
+
+    def __await__(self) -> Generator[Any, None, list[DeliveredRange]]:
+        yield from settled(self._batches, FOREVER_SECONDS).__await__()
+        return self._ranges()
+
+    def _ranges(self) -> list[DeliveredRange]:
+        firsts = [(batch.delivered(0, -1), batch.count) for batch in self._batches]
+        return [DeliveredRange(each.topic, each.partition, each.offset, count) for each, count in firsts]
+
+
+FOREVER_SECONDS = 1e9
+"""A batch has a deadline of its own."""
+
+
+def _now() -> float:
+    import time
+
+    return time.monotonic()
+
+
+class RowSender:
+    """Fills batches from rows, waiting for room before each."""
+
+    def __init__(
+        self,
+        buffer: RecordBuffer,
+        sender: Sender,
+        *,
+        batch_bytes: int,
+        function: PartitionFunction | None,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._buffer = buffer
+        self._sender = sender
+        self._batch_bytes = batch_bytes
+        self._function = function
+        self._now_ms = now_ms
+
+    async def send(
+        self, topic: str, parts: Iterable[Rows], partition: int | None, deadline: Deadline
+    ) -> Deliveries:
+        batches: list[Batch] = []
+        await self._sender.known(topic, deadline)
+        place = self._buffer.topics[topic]
+        if partition is not None:
+            self._check(topic, partition, place.count)
+        for rows in parts:
+            if partition is not None:
+                await self._fill(batches, rows, None, 0, rows.count, place.lines[partition], topic, deadline)
+                continue
+            chosen = choose(rows, topic, place.count, self._function)
+            if chosen is None:
+                await self._fill(batches, rows, None, 0, rows.count, None, topic, deadline)
+                continue
+            for index in (min(chosen), max(chosen)):
+                if index != ANYWHERE:
+                    self._check(topic, index, place.count)
+            order, starts = grouped(chosen, place.count)
+            for index in range(ANYWHERE, place.count):
+                start, stop = starts[index + 1], starts[index + 2]
+                line = None if index == ANYWHERE else place.lines[index]
+                await self._fill(batches, rows, order, start, stop, line, topic, deadline)
+        return Deliveries(batches)
+
+    @staticmethod
+    def _check(topic: str, partition: int, count: int) -> None:
+        if not 0 <= partition < count:
+            raise UnknownTopicOrPartition(f"topic {topic} has partitions 0 to {count - 1}, not {partition}")
+
+    async def _fill(
+        self,
+        batches: list[Batch],
+        rows: Rows,
+        order: Buffer | None,
+        start: int,
+        stop: int,
+        line: Line | None,
+        topic: str,
+        deadline: Deadline,
+    ) -> None:
+        """Rows from `start` to `stop` into batches of one line, or of one after the other."""
+        buffer = self._buffer
+        while start < stop:
+            builder = BatchBuilder(self._batch_bytes, self._batch_bytes)
+            start = rows.fill(builder, order, start, stop, self._now_ms())
+            if builder.size > buffer.max_record_bytes:
+                raise MessageTooLarge(
+                    f"a record of {builder.size} bytes is larger than max_request_bytes, "
+                    f"{buffer.max_record_bytes}"
+                )
+            await self._room(builder.size, deadline)
+            with buffer.lock:
+                target = line if line is not None else buffer.stick(buffer.topics[topic])
+                batch = buffer.begin(target, builder, reserved_bytes=builder.size)
+                target.open = None  # it is as full as it will be
+            batches.append(batch)
+            await asyncio.sleep(0)
+
+    async def _room(self, more_bytes: int, deadline: Deadline) -> None:
+        buffer = self._buffer
+        while not buffer.has_room(more_bytes):
+            room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._sender.on_room(lambda room=room: room.done() or room.set_result(None))  # type: ignore[misc]
+            done, _ = await asyncio.wait([room], timeout=deadline.remaining_ms / 1000)
+            if not done:
+                raise RequestTimedOut(f"there was no room for more records in {deadline.timeout_ms:.0f} ms")

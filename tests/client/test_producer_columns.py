@@ -1,0 +1,186 @@
+"""Many records at once: lists and Arrow tables, on Millstream and on Apache Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from millstream import AsyncProducer, Producer
+from millstream.client.offsets import READ_COMMITTED
+from millstream.client.producer_columns import DeliveredRange
+from millstream.client.transactions_client import NoTransaction
+from millstream.errors import MessageTooLarge, UnknownTopicOrPartition
+from millstream.protocol.batch import murmur2
+from tests.client.fault_proxy import FaultProxy, now_and_then
+from tests.client.logs import batches_in, records_in, values_in
+from tests.client.test_producer import Make, run, topic
+from tests.client.test_producer_faults import proxy
+from tests.conftest import Name
+
+__all__ = ["proxy", "topic"]
+
+VALUES = [b"value %06d" % number for number in range(20_000)]
+
+
+def test_a_list_of_values(either_bootstrap: str, topic: Make) -> None:
+    name = topic()
+
+    async def main() -> list[DeliveredRange]:
+        async with AsyncProducer(either_bootstrap) as producer:
+            producer.send(name, b"before")
+            deliveries = await producer.send_batch(name, VALUES)
+            producer.send(name, b"after")
+            return await deliveries
+
+    delivered = run(main())
+    assert values_in(either_bootstrap, name) == [[b"before", *VALUES, b"after"]]
+    assert sum(each.count for each in delivered) == len(VALUES)
+    offset = 1
+    for each in delivered:
+        assert (each.topic, each.partition, each.offset) == (name, 0, offset)
+        offset += each.count
+    assert len(batches_in(either_bootstrap, name)) < 10
+
+
+def test_columns_of_a_list(either_bootstrap: str, topic: Make) -> None:
+    name = topic(5)
+    keys = [None if number % 10 == 9 else b"%d" % number for number in range(2000)]
+    with Producer(either_bootstrap, serializer="str") as producer:
+        producer.send_batch(
+            name,
+            [f"value {number}" for number in range(2000)],
+            keys=keys,
+            timestamps_ms=range(10**12, 10**12 + 2000),
+            headers=[(("n", b"%d" % number),) for number in range(2000)],
+        ).result(20)
+    found = records_in(either_bootstrap, name, 5)
+    for index, part in enumerate(found):
+        keyed = [record for record in part if record.key is not None]
+        assert keyed
+        assert all((murmur2(record.key or b"") & 0x7FFFFFFF) % 5 == index for record in keyed)
+        numbers = [int(record.headers[0][1] or b"") for record in keyed]
+        assert numbers == sorted(numbers)
+    for record in (record for part in found for record in part):
+        number = int(record.headers[0][1] or b"")
+        assert (record.value, record.timestamp) == (b"value %d" % number, 10**12 + number)
+    assert sum(map(len, found)) == 2000
+
+
+def test_an_arrow_table(either_bootstrap: str, topic: Make) -> None:
+    name = topic(3)
+    when = datetime(2026, 1, 2, tzinfo=UTC)
+    table = pa.table(
+        {
+            "offset": pa.array(range(1000), pa.int64()),
+            "key": pa.array([b"%d" % (number % 50) for number in range(1000)], pa.binary()),
+            "value": pa.array([None if number == 3 else f"ü{number}" for number in range(1000)], pa.string()),
+            "timestamp": pa.array([when] * 1000, pa.timestamp("us", "UTC")),
+        }
+    )
+
+    async def main() -> None:
+        async with AsyncProducer(either_bootstrap) as producer:
+            delivered = await (await producer.send_arrow(name, table.slice(0, 600)))
+            assert sum(each.count for each in delivered) == 600
+            await (await producer.send_arrow(name, table.slice(600).to_batches()[0]))
+
+    run(main())
+    found = [record for part in records_in(either_bootstrap, name, 3) for record in part]
+    assert sorted(record.value or b"" for record in found) == sorted(
+        b"" if number == 3 else f"ü{number}".encode() for number in range(1000)
+    )
+    assert {record.timestamp for record in found} == {int(when.timestamp() * 1000)}
+    for index, part in enumerate(records_in(either_bootstrap, name, 3)):
+        assert all((murmur2(record.key or b"") & 0x7FFFFFFF) % 3 == index for record in part)
+
+
+def test_what_else_a_table_can_have(either_bootstrap: str, topic: Make) -> None:
+    name = topic(3)
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    table = pa.table(
+        {
+            "value": pa.chunked_array([[b"a"], [b"b", b"c"]], pa.large_binary()),
+            "partition": pa.array([2, 0, 2], pa.int64()),
+            "headers": pa.array([[{"key": "h", "value": b"1"}], None, []], kind),
+        }
+    )
+    with Producer(either_bootstrap) as producer:
+        producer.send_arrow(name, table).result(10)
+        producer.send_arrow(name, pa.table({"value": [b"one"]}), partition=1).result(10)
+        producer.send_arrow(name, pa.table({"value": pa.array([], pa.binary())})).result(10)
+        with pytest.raises(ValueError, match="a column named value"):
+            producer.send_arrow(name, pa.table({"v": [b"x"]}))
+        with pytest.raises(UnknownTopicOrPartition, match="not 3"):
+            producer.send_arrow(name, pa.table({"value": [b"x"], "partition": [3]}))
+        with pytest.raises(ValueError, match="1 keys for 2 values"):
+            producer.send_batch(name, [b"a", b"b"], keys=[b"k"])
+        with pytest.raises(MessageTooLarge):
+            producer.send_batch(name, [bytes(2 << 20)])
+        with pytest.raises(TypeError):
+            producer.send_batch(name, [b"good", "no bytes"])
+    found = records_in(either_bootstrap, name, 3)
+    assert [[record.value for record in part] for part in found] == [[b"b"], [b"one"], [b"a", b"c"]]
+    assert [record.headers for record in found[2]] == [(("h", b"1"),), ()]
+
+
+def test_rows_spread_over_partitions_and_functions_are_asked(either_bootstrap: str, topic: Make) -> None:
+    spread, chosen = topic(4), topic(4)
+    with Producer(either_bootstrap, max_request_bytes=20_000, batch_bytes=10_000) as producer:
+        producer.send_batch(spread, VALUES).result(20)
+    found = values_in(either_bootstrap, spread, 4)
+    assert all(found)
+    assert sorted(value for part in found for value in part if value) == VALUES
+    with Producer(either_bootstrap, partitioner="round_robin") as producer:
+        producer.send_batch(chosen, VALUES[:8]).result(20)
+    assert values_in(either_bootstrap, chosen, 4) == [[VALUES[n], VALUES[n + 4]] for n in range(4)]
+
+
+def test_rows_wait_for_room(either_bootstrap: str, topic: Make) -> None:
+    name = topic()
+    limits: Any = {"batch_bytes": 10_000, "max_request_bytes": 20_000, "buffer_bytes": 40_000}
+
+    async def main() -> None:
+        async with AsyncProducer(either_bootstrap, **limits) as producer:
+            sending = asyncio.ensure_future(producer.send_batch(name, VALUES))
+            while not sending.done():
+                assert producer.buffered_bytes <= 40_000
+                await asyncio.sleep(0)
+            await sending.result()
+
+    run(main())
+    assert values_in(either_bootstrap, name) == [VALUES]
+
+
+def test_rows_in_transactions(either_bootstrap: str, topic: Make, new_name: Name) -> None:
+    name = topic()
+    with Producer(either_bootstrap, transactional_id=new_name("id")) as producer:
+        with pytest.raises(NoTransaction):
+            producer.send_batch(name, VALUES)
+        with producer.transaction():
+            producer.send_batch(name, VALUES)
+        producer.begin_transaction()
+        producer.send_batch(name, [b"never"])
+        producer.abort_transaction()
+    assert values_in(either_bootstrap, name, isolation_level=READ_COMMITTED) == [VALUES]
+
+
+def test_rows_through_faults(either_bootstrap: str, proxy: FaultProxy, topic: Make) -> None:
+    name = topic(2)
+    proxy.decide = now_and_then(3, 0.25)
+    options: Any = {"retry_backoff_ms": 5, "batch_bytes": 4000, "max_request_bytes": 8000}
+    with Producer(proxy.bootstrap, **options) as producer:
+        done = [
+            producer.send_batch(name, VALUES[start : start + 1000], partition=start // 1000 % 2)
+            for start in range(0, 20_000, 1000)
+        ]
+        for each in done:
+            each.result(60)
+    halves = [
+        [value for start in range(first, 20_000, 2000) for value in VALUES[start : start + 1000]]
+        for first in (0, 1000)
+    ]
+    assert values_in(either_bootstrap, name, 2) == halves
