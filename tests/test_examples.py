@@ -13,6 +13,10 @@ from millstream.testing import Broker
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 RUN_HERE = {
+    "admin_tour.py",
+    "consumer_arrow.py",
+    "consumer_async.py",
+    "consumer_group.py",
     "demo.py",
     "confluent_quickstart.py",
     "kafka_python_quickstart.py",
@@ -60,6 +64,30 @@ def test_exactly_once(broker: Broker) -> None:
         assert printed.endswith("copied 1000 records to exactly-once-out\n")
         values = [value for part in committed(broker.bootstrap, "exactly-once-out", 2) for value in part]
         assert sorted(values) == sorted([b"ORDER %d" % number for number in range(1000)] * times)
+
+
+def test_consumer_group(broker: Broker) -> None:
+    printed = run(str(EXAMPLES / "consumer_group.py"), broker.bootstrap)
+    assert "reading group-orders-0, group-orders-1, group-orders-2, group-orders-3\n" in printed
+    assert printed.endswith("lag 0\nLima: 166833\nOslo: 166167\nPune: 166500\n")
+
+
+def test_consumer_async(broker: Broker) -> None:
+    printed = run(str(EXAMPLES / "consumer_async.py"), broker.bootstrap)
+    lines = [f"12:{minute} {20 + minute / 10:.1f} °C" for minute in range(55, 60)]
+    assert printed.splitlines() == lines
+
+
+def test_consumer_arrow(broker: Broker) -> None:
+    printed = run(str(EXAMPLES / "consumer_arrow.py"), broker.bootstrap)
+    assert printed.startswith("topic, partition, offset, timestamp, key, value, headers\n")
+    assert sorted(printed.splitlines()[1:]) == ["mill: 6667", "stream: 6667", "wheel: 6666"]
+
+
+def test_admin_tour(broker: Broker) -> None:
+    printed = run(str(EXAMPLES / "admin_tour.py"), broker.bootstrap)
+    assert "created tour with 2 partitions\ncleanup.policy = compact (from topic)\n" in printed
+    assert printed.endswith("committed 0 lag 0\nleft []\n")
 
 
 def test_the_test_suite_with_a_broker() -> None:

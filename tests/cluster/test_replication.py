@@ -279,6 +279,12 @@ def test_without_its_lease_a_leader_takes_and_commits_nothing(tmp_path: Path) ->
         await asyncio.sleep(0.1)
         assert nodes[1].partition().high_watermark == 1
         assert not waiting.done()
+        nodes[1].has_lease = True  # it was only late
+        await waiting
+        assert nodes[1].partition().high_watermark == 2
+        nodes[1].has_lease = False
+        waiting = nodes[1].partition().when_committed(3)
+        assert waiting is not None
         nodes[1].replicas.session_lost()
         with pytest.raises(NotLeaderOrFollower):
             await waiting

@@ -359,7 +359,13 @@ class Broker:
             host = advertised[0].host
             advertised.append(Endpoint(PEER_LISTENER, host, self.listeners[PEER_LISTENER].port))
         self.membership = Membership(
-            self.registry, self.config, self.clock, tuple(advertised), self.peer_listener, self._session_lost
+            self.registry,
+            self.config,
+            self.clock,
+            tuple(advertised),
+            self.peer_listener,
+            on_lost=self._session_lost,
+            on_joined=self.cluster_state.wake,
         )
         await self.membership.join(was_clean=self.store.kept_all)
 

@@ -98,7 +98,11 @@ class ConsumerGroup:
         finally:
             self._membership = None
             await self._watch.close()
-            await membership.leave()
+            try:
+                async with asyncio.timeout(max(deadline.remaining_ms, 1) / 1000):
+                    await membership.leave()
+            except TimeoutError:
+                pass  # the coordinator will miss its heartbeats
 
     async def close(self, deadline: Deadline) -> None:
         """Leave, and stop what runs in the background."""
@@ -109,6 +113,8 @@ class ConsumerGroup:
         try:
             await self.leave(deadline)
         finally:
+            for task in self._tasks:
+                task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # ---------------------------------------------------------------- commits

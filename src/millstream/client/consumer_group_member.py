@@ -39,6 +39,7 @@ class ConsumerGroupMember:
         self._epoch = JOINING
         self._interval_ms = options.heartbeat_interval_ms
         self._target: frozenset[TopicPartition] = frozenset()
+        self._told: ConsumerGroupHeartbeatResponse.Assignment | None = None
         self._must_say_all = True
         self._must_say_owned = False
         self._has_left = False
@@ -153,8 +154,9 @@ class ConsumerGroupMember:
             self._member_id = response.member_id
         self._epoch = response.member_epoch
         self._interval_ms = response.heartbeat_interval_ms or self._interval_ms
-        if response.assignment is not None:
-            self._target = await self._named(response.assignment)
+        self._told = response.assignment or self._told
+        if self._told is not None:
+            self._target = await self._named(self._told)
 
     def _owned(self) -> list[ConsumerGroupHeartbeatRequest.TopicPartitions]:
         by_id: dict[UUID, list[int]] = defaultdict(list)
@@ -170,7 +172,8 @@ class ConsumerGroupMember:
     async def _named(
         self, assignment: ConsumerGroupHeartbeatResponse.Assignment
     ) -> frozenset[TopicPartition]:
-        """The assignment by names; a topic that is gone meanwhile is left out."""
+        """The assignment by names. While a topic has no name, because it is new to the broker that was
+        asked or gone already, it is left out and looked for again after the next heartbeat."""
         cluster = self._link.cluster
         ids = {part.topic_id for part in assignment.topic_partitions}
         names = {topic.id: topic.name for topic in cluster.metadata.topics.values()}
@@ -179,6 +182,8 @@ class ConsumerGroupMember:
             wanted = None if is_pattern else sorted(self._subscription.topics)
             await cluster.refresh(wanted, Deadline(self._options.request_timeout_ms))
             names = {topic.id: topic.name for topic in cluster.metadata.topics.values()}
+        if ids <= names.keys():
+            self._told = None
         return frozenset(
             TopicPartition(names[part.topic_id], index)
             for part in assignment.topic_partitions
@@ -214,6 +219,7 @@ class ConsumerGroupMember:
             await asyncio.gather(change, return_exceptions=True)
         self._epoch = JOINING
         self._target = frozenset()
+        self._told = None
         self.is_joined = False
         self._must_say_all = True
         if self._host.owned:

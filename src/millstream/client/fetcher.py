@@ -165,6 +165,7 @@ class Fetcher:
     # ---------------------------------------------------------------- positions and leaders
 
     async def _find(self, states: list[PartitionState]) -> None:
+        turns = {state: state.turn for state in states}
         try:
             for error in await self._positions.find(states):
                 self._report(error)
@@ -173,8 +174,8 @@ class Fetcher:
         finally:
             self._is_finding = False
             for state in states:
-                if state.fetch_position == NOT_KNOWN and state.reset_to is None:
-                    state.retry_at = self._loop.time() + BACKOFF_MS * 4 / 1000
+                if state.fetch_position == NOT_KNOWN and state.turn == turns[state]:
+                    self._pause(state, BACKOFF_MS * 4)
             self._poll_point.wake()
 
     async def _refresh(self, topics: set[str]) -> None:

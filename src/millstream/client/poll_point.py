@@ -44,8 +44,8 @@ class PollPoint:
         """Have the next poll raise `error`, and all that follow if it is `for_good`."""
         if for_good:
             self._failure = error
-        else:
-            self._errors.append(error)
+        elif not any(type(other) is type(error) and other.args == error.args for other in self._errors):
+            self._errors.append(error)  # one that is met again and again is raised once for each poll
         self.interrupt()
 
     def clear(self) -> None:

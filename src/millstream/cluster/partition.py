@@ -55,6 +55,9 @@ ALL = -1
 EVERYTHING = 1 << 62
 """More bytes than any reader waits for."""
 
+LEASE_PAUSE_S = 0.1
+"""How soon a leader looks again whether it holds its lease."""
+
 NOT_HELD = PartitionState([], [], NO_LEADER, -1, -1)
 """What is known of a partition before the cluster said anything."""
 
@@ -95,6 +98,7 @@ class Partition:
         self._holder = holder
         self._clock = holder.clock
         self._unseen_bytes = 0
+        self._lease_timer: asyncio.TimerHandle | None = None
         self._commit_waiters = OffsetWaiters()
         self._ack_waiters = OffsetWaiters()
         self._deletion_waiters = OffsetWaiters()
@@ -301,8 +305,15 @@ class Partition:
                 self._advance(end_offset)
             return
         offset = leadership.committed(self.high_watermark, end_offset)
-        if offset > self.high_watermark and self._holder.is_lease_held():
-            self._advance(offset)
+        if offset > self.high_watermark:
+            if self._holder.is_lease_held():
+                self._advance(offset)
+            elif self._lease_timer is None:  # it may be late; the followers have nothing more to say
+                self._lease_timer = asyncio.get_running_loop().call_later(LEASE_PAUSE_S, self._look_at_lease)
+
+    def _look_at_lease(self) -> None:
+        self._lease_timer = None
+        self.commit()
 
     def _advance(self, offset: int) -> None:
         """Move the high watermark and wake whoever waited for it."""
@@ -361,6 +372,17 @@ class Partition:
         for watcher in self.watchers:
             watcher.changed()
         return self._deletion_waiters.wait(offset)
+
+    def brokers_changed(self) -> None:
+        """Brokers came or went: some need not be waited for, and others may be in sync."""
+        leadership = self.leadership
+        if leadership is not None:
+            leadership.recount()
+            self.commit()
+            self._acknowledge()
+            self.admit_followers()
+            if self._deletion_waiters:
+                self._deletion_waiters.passed(leadership.low_watermark(self.log.start_offset))
 
     def check_followers(self) -> None:
         """Go on without followers that lag behind; called time and again."""

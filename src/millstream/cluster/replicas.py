@@ -324,10 +324,7 @@ class Replicas:
         if self._peers is not None:
             self._peers.brokers_changed()
         for partition in self:
-            if partition.leadership is not None:
-                partition.leadership.recount()
-                partition.commit()
-                partition.admit_followers()
+            partition.brokers_changed()
 
     def session_lost(self) -> None:
         """Lead nothing that another broker might lead by now, until the cluster says so again."""

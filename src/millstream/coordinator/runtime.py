@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -20,6 +20,7 @@ T = TypeVar("T")
 LOAD_SLICE_SECONDS = 0.01
 """How long replaying may hold the loop at a time."""
 
+ENTRIES_A_STEP = 256
 RETRY_MS = 500
 """When the work of a timer is tried again after the log refused its entries."""
 
@@ -201,6 +202,19 @@ def _pieces(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
     yield entries[start:]
 
 
+def _replay_steps(shard: Shard, batches: Iterable[LoadedBatch]) -> Iterator[None]:
+    """Replay batches that were read from the log, some entries a step."""
+    for batch in batches:
+        producer = batch.producer
+        if batch.is_commit is not None and producer is not None:
+            shard.replay_end(producer, batch.is_commit)
+        entries = batch.entries
+        for start in range(0, len(entries), ENTRIES_A_STEP):
+            for at, entry in entries[start : start + ENTRIES_A_STEP]:
+                shard.replay(entry, producer, at)
+            yield
+
+
 class Runtime(Generic[S]):
     """The shards of one internal topic that this broker leads, by partition."""
 
@@ -219,6 +233,8 @@ class Runtime(Generic[S]):
         self._make_shard = make_shard
         self._hosts: dict[int, _Host[S]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._turn = asyncio.Lock()
+        self._reading = asyncio.Lock()
 
     def __iter__(self) -> Iterator[S]:
         """The shards in service."""
@@ -287,7 +303,7 @@ class Runtime(Generic[S]):
             started = loop.time()
             try:
                 count = await self._replay_log(host)
-                await self._prepare(host)
+                await self._in_turns(host.shard.prepare())
                 await self._replay_log(host)  # ends of transactions that came meanwhile
                 break
             except Exception:
@@ -308,33 +324,40 @@ class Runtime(Generic[S]):
             seconds = loop.time() - started
             log.info("loaded %d records of %s-%d in %.2f s", count, self.name, host.index, seconds)
 
-    async def _prepare(self, host: _Host[S]) -> None:
-        loop = asyncio.get_running_loop()
-        pause_at = loop.time() + LOAD_SLICE_SECONDS
-        for _ in host.shard.prepare():
-            if loop.time() > pause_at:
-                await asyncio.sleep(0)
-                pause_at = loop.time() + LOAD_SLICE_SECONDS
-
     async def _replay_log(self, host: _Host[S]) -> int:
-        """Replay from `next_offset` on; how many entries. There is nothing more when it returns."""
-        loop = asyncio.get_running_loop()
+        """Replay from `next_offset` on; how many entries. There is nothing more when it returns.
+
+        Entries of one partition at a time are in memory: decoding holds the interpreter too, and what is
+        alive meanwhile prolongs garbage collections.
+        """
         offset, count = host.next_offset, 0
         while True:
-            batches, offset = await host.log.read(offset)
-            if not batches and offset >= host.log.end_offset:
-                host.next_offset = offset
-                return count
-            pause_at = loop.time() + LOAD_SLICE_SECONDS
-            for batch in batches:
-                if batch.is_commit is not None and batch.producer is not None:
-                    host.shard.replay_end(batch.producer, batch.is_commit)
-                for at, entry in batch.entries:
-                    host.shard.replay(entry, batch.producer, at)
-                    count += 1
-                    if not count % 256 and loop.time() > pause_at:
-                        await asyncio.sleep(0)
-                        pause_at = loop.time() + LOAD_SLICE_SECONDS
+            async with self._reading:
+                batches, offset = await host.log.read(offset)
+                if not batches and offset >= host.log.end_offset:
+                    host.next_offset = offset
+                    return count
+                await self._in_turns(_replay_steps(host.shard, batches))
+                count += sum(len(batch.entries) for batch in batches)
+                del batches
+
+    async def _in_turns(self, steps: Iterator[None]) -> None:
+        """Take short steps, for one shard at a time; between two turns the event loop does all else.
+
+        A broker may begin to lead many partitions at once: if each had its turn whenever the loop comes
+        round, others would wait for all of them.
+        """
+        loop = asyncio.get_running_loop()
+        is_over = False
+        while not is_over:
+            async with self._turn:
+                pause_at = loop.time() + LOAD_SLICE_SECONDS
+                is_over = True
+                for _ in steps:
+                    if loop.time() > pause_at:
+                        is_over = False
+                        break
+                await asyncio.sleep(0)
 
     # What handlers ask for
 
