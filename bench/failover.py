@@ -32,6 +32,7 @@ CLIENT = {
     "reconnect.backoff.ms": 10,
     "reconnect.backoff.max.ms": 50,
     "topic.metadata.refresh.fast.interval.ms": 20,
+    "topic.metadata.refresh.interval.ms": 100,
     "log_level": 0,
     "error_cb": lambda _: None,
 }
