@@ -32,6 +32,7 @@ CLIENT = {
     "reconnect.backoff.ms": 10,
     "reconnect.backoff.max.ms": 50,
     "topic.metadata.refresh.fast.interval.ms": 20,
+    "topic.metadata.refresh.interval.ms": 100,
     "log_level": 0,
     "error_cb": lambda _: None,
 }
@@ -115,7 +116,13 @@ def measure(cluster: Cluster, rounds: int, is_clean: bool) -> list[float]:
 @click.option("--clean", "is_clean", is_flag=True, help="Stop the leader cleanly instead of killing it.")
 @click.option("--zookeeper", is_flag=True, help="Three ZooKeeper servers as the registry, not SQLite.")
 @click.option("--session-ms", default=6000, show_default=True, help="The registry's session time-out.")
-def main(rounds: int, is_clean: bool, zookeeper: bool, session_ms: int) -> None:
+@click.option(
+    "--tick-ms",
+    default=500,
+    show_default=True,
+    help="ZooKeeper's tickTime: it ends sessions at whole ticks, up to 1.5 of them after the time-out.",
+)
+def main(rounds: int, is_clean: bool, zookeeper: bool, session_ms: int, tick_ms: int) -> None:
     """Print the median and the worst of the pauses, as JSON."""
     with ExitStack() as stack:
         registry = None
@@ -123,7 +130,7 @@ def main(rounds: int, is_clean: bool, zookeeper: bool, session_ms: int) -> None:
             from tests.zookeeper import ZookeeperEnsemble
 
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            ensemble = stack.enter_context(ZookeeperEnsemble(folder, tick_ms=2000))
+            ensemble = stack.enter_context(ZookeeperEnsemble(folder, tick_ms=tick_ms))
             registry = f"zookeeper://{ensemble.address}/millstream"
         config = {"registry.session.timeout.ms": str(session_ms)}
         cluster = stack.enter_context(Cluster(3, config, registry=registry))

@@ -38,6 +38,19 @@ def free_port() -> int:
         return port
 
 
+def free_ports(count: int) -> int:
+    """The first of some ports in a row that are free, as far as one can tell."""
+    while True:
+        first = free_port()
+        try:
+            for port in range(first, first + count):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        return first
+
+
 def until(claim: Callable[[], T | None], timeout_s: float, what: str) -> T:
     """The first true value of `claim`, asked again and again until the deadline."""
     deadline = time.monotonic() + timeout_s

@@ -6,12 +6,13 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.processes import BrokerProcess
+from tests.processes import BrokerProcess, free_ports
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -26,7 +27,7 @@ def block(language: str, holds: str) -> str:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    assert block("sh", " serve").strip() == ".venv/bin/millstream serve"
+    assert block("sh", "serve\n").strip() == ".venv/bin/millstream serve"
     with BrokerProcess(tmp_path_factory.mktemp("readme")) as process:
         yield process
 
@@ -37,8 +38,10 @@ def test_every_block_is_known() -> None:
         "make demo # start a brok",
         ".venv/bin/millstream ser",
         ".venv/bin/millstream top",
+        "from millstream import C",
         "from confluent_kafka imp",
         "def test_my_pipeline(mil",
+        ".venv/bin/millstream ser",
     ]
 
 
@@ -66,6 +69,32 @@ def test_the_first_five_minutes(broker: BrokerProcess, tmp_path: Path) -> None:
     for fruit in ("apple", "pear", "plum"):
         assert fruit in done.stdout
     assert "orders" in done.stdout
+
+
+def test_our_own_client(broker: BrokerProcess) -> None:
+    program = block("python", "from millstream import").replace("localhost:9092", broker.bootstrap)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    assert "medlar" in done.stdout
+
+
+def test_several_brokers(tmp_path: Path) -> None:
+    serve, health = block("sh", "--brokers").strip().splitlines()
+    me = [sys.executable, "-m", "millstream.cli.main"]
+    first = free_ports(3)
+    bootstrap = f"127.0.0.1:{first}"
+    brokers = subprocess.Popen([*me, *serve.split()[1:], "--listen", bootstrap], cwd=tmp_path)
+    try:
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            asked = [*me, *health.split()[1:], "--bootstrap", bootstrap]
+            done = subprocess.run(asked, capture_output=True, text=True, timeout=TIMEOUT_S)
+            if done.returncode == 0:
+                break
+            assert time.monotonic() < deadline, done.stderr
+    finally:
+        brokers.terminate()
+        assert brokers.wait(TIMEOUT_S) == 0
 
 
 def test_the_client(broker: BrokerProcess) -> None:

@@ -24,6 +24,8 @@ from pathlib import Path
 
 from bench.subjects import MILLSTREAM, Broker, Subject
 from bench.wire import Connection
+from bench.workload import topic_on
+from bench.workloads.client_sends import SEND_BARS, SEND_ROWS
 from bench.workloads.librdkafka import fill
 
 VALUE_BYTES = 100
@@ -181,13 +183,15 @@ ROWS: dict[str, tuple[Row, float]] = {
     "consume/millstream, poll()": (consume_millstream_poll, 2.0),
     "consume/millstream, async for": (consume_millstream_async, 2.0),
     "consume/millstream, poll_arrow()": (consume_millstream_arrow, 5.0),
+    **SEND_ROWS,
 }
-"""By name, each with how much of the records it reads: the slow ones are measured over fewer."""
+"""By name, each with how much of the records it reads or sends: the slow ones are measured over fewer."""
 
 BARS = (
     ("consume/millstream, for record in consumer", "consume/aiokafka", 2.0),
     ("consume/millstream, for record in consumer", "consume/confluent-kafka", 1.1),
     ("consume/millstream, poll_arrow()", "consume/confluent-kafka", 5.0),
+    *SEND_BARS,
 )
 """A row, the one it is measured by, and how many times as many records a second it is to do."""
 
@@ -207,16 +211,22 @@ def run(part: str, records: int, rounds: int, subject: Subject) -> dict[str, dic
     """Medians of every row whose name contains `part`."""
     broker = subject.shared()
     names = [name for name in ROWS if part in name]
-    most = max(ROWS[name][1] for name in names)
+    most = max((ROWS[name][1] for name in names if name not in SEND_ROWS), default=0.0)
     topic = "bench-clients"
-    with Connection(broker.port, timeout_seconds=120) as connection:
-        connection.create_topic(topic, 1, None)
-    written = fill(broker, topic, VALUE_BYTES, 1, int(records * most * VALUE_BYTES))
+    written = 0
+    if most:
+        with Connection(broker.port, timeout_seconds=120) as connection:
+            connection.create_topic(topic, 1, None)
+        written = fill(broker, topic, VALUE_BYTES, 1, int(records * most * VALUE_BYTES))
     found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     for turn in range(rounds):
         for name in names:
-            wanted = min(written, int(records * ROWS[name][1]))
-            found[name].append(measure(name, broker, topic, wanted))
+            wanted = int(records * ROWS[name][1])
+            if name in SEND_ROWS:
+                with topic_on(broker, 1) as new_topic:
+                    found[name].append(measure(name, broker, new_topic, wanted))
+            else:
+                found[name].append(measure(name, broker, topic, min(written, wanted)))
             print(f"round {turn + 1}: {name}: {found[name][-1]['records/s'] / 1e3:,.0f} k/s", flush=True)
     return {
         name: {

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.programs import COMMAND, Terminal, start
-from tests.processes import free_port, until
+from tests.processes import free_port, free_ports, until
 
 BLOCKER = """\
 import socket, sys, time
@@ -24,21 +24,6 @@ listening = socket.create_server(("127.0.0.1", int(sys.argv[1])))
 print("ready", flush=True)
 time.sleep(60)
 """
-
-
-def free_ports(count: int) -> int:
-    """The first of some ports in a row that are free, as far as one can tell."""
-    import socket
-
-    while True:
-        first = free_port()
-        try:
-            for port in range(first, first + count):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        return first
 
 
 @contextmanager

@@ -208,7 +208,7 @@ def test_too_few_in_sync_replicas(tmp_path: Path) -> None:
         assert nodes[1].partition().high_watermark == 1  # two replicas must have what is committed
         await nodes.start(2)
         await nodes.tell(2, is_new=False)
-        await until(lambda: nodes.topic.partitions[0].isr == [1, 2])
+        await until(lambda: nodes[1].partition().state.isr == [1, 2])
         await nodes[1].send(b"d")
         assert nodes[1].partition().high_watermark == 4
 

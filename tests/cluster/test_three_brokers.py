@@ -6,7 +6,7 @@ import asyncio
 import shutil
 from pathlib import Path
 
-from millstream.errors import ClusterAuthorizationFailed, NotLeaderOrFollower
+from millstream.errors import ClusterAuthorizationFailed, KafkaStorageError, NotLeaderOrFollower
 from millstream.protocol.messages import FetchRequest, FetchResponse
 from tests.cluster.brokers import Brokers, run, until
 
@@ -138,5 +138,49 @@ def test_who_asks_the_wrong_broker_is_told_who_leads(tmp_path: Path) -> None:
         found = fetched.responses[0].partitions[0].current_leader
         assert found is not None
         assert found.leader_id == fetched.node_endpoints[0].node_id == leader
+
+    run(test, tmp_path)
+
+
+def test_another_broker_leads_when_the_leaders_log_dir_fails(tmp_path: Path) -> None:
+    async def test(brokers: Brokers) -> None:
+        await brokers.create("t", min_insync_replicas="2")
+        await brokers.send("t", b"a")
+        leader = brokers.leader_of("t")
+        brokers[leader].replicas.dir_failed(brokers.replica(leader, "t").log.dir_path)
+        refused = await brokers.produce(leader, "t", b"x")
+        assert refused.error_code in (KafkaStorageError.code, NotLeaderOrFollower.code)
+        await until(lambda: brokers.leader_of("t") not in (leader, -1))
+        assert await brokers.send("t", b"b") == 1
+        assert leader not in brokers.isr_of("t")
+
+    run(test, tmp_path)
+
+
+def test_with_flush_before_ack_every_replica_has_flushed_what_is_acknowledged(tmp_path: Path) -> None:
+    async def test(brokers: Brokers) -> None:
+        await brokers.create("t", flush_before_ack="true", min_insync_replicas="2")
+        for number in range(10):
+            await brokers.send("t", b"%d" % number)
+            for one in brokers.ids:
+                assert brokers.replica(one, "t").log.recovery_point == number + 1
+
+    run(test, tmp_path)
+
+
+def test_a_topic_of_the_same_name_begins_empty_on_every_broker(tmp_path: Path) -> None:
+    async def test(brokers: Brokers) -> None:
+        await brokers.create("t", partitions=3)
+        for index in range(3):
+            await brokers.send("t", b"old", index=index)
+        controller = brokers.controller
+        await controller.controller.delete_topic(controller.metadata.topic("t"))
+        await brokers.create("t", partitions=3)
+        for index in range(3):
+            assert await brokers.send("t", b"new", index=index) == 0
+        for number in brokers.ids:
+            for index in range(3):
+                await brokers.until_committed(number, "t", 1, index)
+                assert b"old" not in brokers.content(number, "t", index)
 
     run(test, tmp_path)

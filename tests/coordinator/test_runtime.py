@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from time import sleep
 from typing import Any
 
@@ -482,3 +483,65 @@ def test_many_small_writes_are_several_batches() -> None:
         assert [len(batch.entries) for batch in log.batches] == [3, 3, 2]
 
     play(story)
+
+
+def test_idle_work_of_many_shards_has_turns_of_its_own() -> None:
+    """All shards of a broker look at their offsets at the same moment: together that takes long."""
+
+    async def main() -> None:
+        runtime: Runtime[Notebook] = Runtime("topic", lambda _, timers: Notebook(timers))
+        logs = [ScriptedLog() for _ in range(5)]
+        for index, log in enumerate(logs):
+            runtime.lead(index, log)
+        while len(runtime.active) < 5:
+            await asyncio.sleep(0.001)
+        done: list[tuple[int, int]] = []
+        turn = 0
+
+        def work(index: int, left: int) -> Result[None]:
+            done.append((turn, index))
+            shard = runtime.shard(index)
+            assert shard is not None
+            if left:
+                shard.timers.set_idle("x", partial(work, index, left - 1))
+            return Result(None, [Entry(b"%d" % left, b"")])
+
+        for index, shard in enumerate(runtime):
+            shard.timers.set_idle("x", partial(work, index, 1))
+            shard.timers.set_idle("y", partial(work, index, 0))
+            shard.timers.cancel("y")
+        runtime.resign(4)
+        for turn in range(12):  # noqa: B007
+            await asyncio.sleep(0)
+        assert [index for _, index in done] == [0, 1, 2, 3] * 2
+        assert len({at for at, _ in done}) == 8
+        assert [log.end_offset for log in logs] == [2, 2, 2, 2, 0]
+        runtime.stop()
+
+    asyncio.run(main())
+
+
+def test_a_shard_that_moves_while_all_are_looked_at_is_left_out() -> None:
+    async def main() -> None:
+        runtime: Runtime[Notebook] = Runtime("topic", lambda _, timers: Notebook(timers))
+        for index in range(3):
+            runtime.lead(index, ScriptedLog())
+        while len(runtime.active) < 3:
+            await asyncio.sleep(0.001)
+        for index in range(3):
+            runtime.write_now(index, put(b"%d" % index))
+        turns = 0
+
+        def look(shard: Notebook) -> list[bytes]:
+            nonlocal turns
+            turns += 1
+            if turns == 2:
+                asyncio.get_running_loop().call_soon(runtime.resign, 2)
+                asyncio.get_running_loop().call_soon(runtime.resign, 0)
+            return list(shard.values)
+
+        assert await runtime.read_all(look) == [[b"1"]]
+        assert turns == 2
+        runtime.stop()
+
+    asyncio.run(main())

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from millstream.errors import KafkaStorageError, OffsetOutOfRange, RecordListTooLarge
+from millstream.model import TopicPartition
 from millstream.protocol.batch import decode_records, read_header
 from tests.storage.logs import NOW_MS, SMALL, FaultyFile, World, append, batch, fill, offsets, records
 
@@ -168,6 +169,72 @@ def test_a_follower_takes_many_batches_with_gaps_as_they_are(world: World) -> No
     assert log.read(13, 1 << 20).first_offset == 20
     with pytest.raises(OffsetOutOfRange):
         log.append_as_follower(memoryview(data))
+
+
+def test_a_follower_writes_runs_of_batches_as_its_leader_wrote_each(world: World) -> None:
+    """Segments, indexes, epochs and producers are the same, however the batches come."""
+    config = replace(SMALL, segment_bytes=2000, index_interval_bytes=200)
+    leader = world.open(config)
+    for number in range(60):
+        value = b"v%d" % number * (1 + number % 9)
+        data = batch(value) if number % 3 else batch(value, producer_id=number, epoch=0, sequence=0)
+        append(leader, data, number // 20)
+    stored = b"".join(bytes(leader.read(one.base_offset, 1 << 20).data) for one in leader.segments)
+    sizes = [read_header(stored).size]
+    while sum(sizes) < len(stored):
+        sizes.append(read_header(stored, sum(sizes)).size)
+    for runs in (1, 7, 60):
+        follower = world.open(config, partition=TopicPartition("copy", runs))
+        position = 0
+        for at in range(0, 60, runs):
+            size = sum(sizes[at : at + runs])
+            follower.append_as_follower(memoryview(stored)[position : position + size])
+            position += size
+        assert [(one.base_offset, one.size) for one in follower.segments] == [
+            (one.base_offset, one.size) for one in leader.segments
+        ]
+        for ours, theirs in zip(follower.segments, leader.segments, strict=True):
+            assert ours.max_timestamp == theirs.max_timestamp
+            for offset in range(ours.base_offset, ours.base_offset + 20):
+                assert ours.lookup(offset) == theirs.lookup(offset)
+        assert follower.epochs.entries == leader.epochs.entries
+        assert (follower.start_offset, follower.end_offset) == (0, 60)
+        assert [(one.producer_id, one.last_sequence, one.last_offset) for one in follower.producers] == [
+            (one.producer_id, one.last_sequence, one.last_offset) for one in leader.producers
+        ]
+        assert offsets(follower) == list(range(60))
+        follower.close()
+
+
+def test_a_follower_that_has_no_room_goes_on_where_it_stopped(world: World) -> None:
+    log = world.open()
+    data = b""
+    for base in range(10):
+        one = batch(b"x" * 100)
+        one[0:8] = base.to_bytes(8, "big")
+        one[12:16] = (0).to_bytes(4, "big")
+        data += bytes(one)
+    world.disk.failing_suffix, world.disk.room_bytes = ".log", len(data) // 5
+    with pytest.raises(KafkaStorageError):
+        log.append_as_follower(memoryview(data))
+    assert offsets(log) == [0]
+    world.disk.room_bytes = 1 << 62
+    log.append_as_follower(memoryview(data)[log.end_offset * (len(data) // 10) :])
+    assert offsets(log) == list(range(10))
+
+
+def test_epochs_never_fall_along_a_follower(world: World) -> None:
+    log = world.open()
+    for base, epoch in ((0, 4), (1, 3)):
+        one = batch(b"x")
+        one[0:8] = base.to_bytes(8, "big")
+        one[12:16] = epoch.to_bytes(4, "big")
+        if base == 0:
+            log.append_as_follower(memoryview(one))
+        else:
+            with pytest.raises(OffsetOutOfRange, match="epoch 3"):
+                log.append_as_follower(memoryview(one))
+    assert log.end_offset == 1
 
 
 def test_compressed_batches_are_kept_as_they_came(world: World) -> None:

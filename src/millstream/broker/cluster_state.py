@@ -78,6 +78,10 @@ class ClusterState:
         self._sequence = -1
         self._terms += 1
 
+    def wake(self) -> None:
+        """Ask again now."""
+        self._moved.set()
+
     def _move(self) -> None:
         """Another broker may be the controller."""
         self._controller_id = None

@@ -38,14 +38,16 @@ class Membership:
         endpoints: tuple[Endpoint, ...],
         peer_listener: str,
         on_lost: Callable[[], None],
+        on_joined: Callable[[], None],
     ) -> None:
-        """`on_lost` is told at once of a session that is lost."""
+        """`on_lost` is told at once of a session that is lost, `on_joined` of a new registration."""
         self._registry = registry
         self._config = config
         self._clock = clock
         self._endpoints = endpoints
         self._peer_listener = peer_listener
         self._on_lost = on_lost
+        self._on_joined = on_joined
         self._is_lost = False
         self._is_member = False
         self._task: asyncio.Task[None] | None = None
@@ -118,3 +120,4 @@ class Membership:
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, MAX_PAUSE_S)
         log.info("a new session with the registry has begun; broker epoch %d", self.epoch)
+        self._on_joined()

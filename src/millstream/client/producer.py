@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 from types import TracebackType
@@ -26,6 +26,7 @@ from millstream.client.serializers import Serializer, serializer_of
 from millstream.client.transactions_client import TransactionFailed, Transactions
 from millstream.clock import Clock, SystemClock
 from millstream.errors import InvalidTxnState, KafkaError, ProducerFenced, RequestTimedOut
+from millstream.protocol.client_kernel import now_ms
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,14 +68,13 @@ class AsyncProducer:
         self._partition_function = function_of(settings.partitioner)
         self._buffer = RecordBuffer(
             settings,
-            now_ms=self._clock.now_ms,
+            now_ms=now_ms if clock is None else clock.now_ms,
             monotonic=self._monotonic,
             random=self._random,
             partition_function=self._partition_function,
         )
-        self._append: Callable[..., Delivery] = self._buffer.append
-        if settings.transactional_id is not None:
-            self._append = self._append_in_transaction
+        self._append: Callable[..., Delivery] = self._refuse
+        self._has_room: asyncio.Future[None] | None = None
         self._cluster = Cluster(
             bootstrap,
             client_id=settings.client_id,
@@ -92,11 +92,14 @@ class AsyncProducer:
 
     @property
     def _sender(self) -> Sender:
-        if self._is_closed:
-            raise Closed("the producer is closed")
-        if self._running is None:
-            raise RuntimeError("start the producer: `async with AsyncProducer(...)`, or `await start()`")
+        if self._is_closed or self._running is None:
+            raise self._why_not()
         return self._running
+
+    def _why_not(self) -> Exception:
+        if self._is_closed:
+            return Closed("the producer is closed")
+        return RuntimeError("start the producer: `async with AsyncProducer(...)`, or `await start()`")
 
     # ---------------------------------------------------------------- life
 
@@ -110,10 +113,15 @@ class AsyncProducer:
             raise Closed("the producer is closed")
         if self._running is None:
             self._loop = asyncio.get_running_loop()
+            self._has_room = self._loop.create_future()
+            self._has_room.set_result(None)
             self._running = sender = Sender(self._cluster, self._buffer, self.settings, self._identity)
             self._buffer.on_work = sender.wake
             if self.settings.transactional_id is not None:
                 await self._start_transactions(sender, self.settings.transactional_id)
+                self._append = self._append_in_transaction
+            else:
+                self._append = self._buffer.append
         return self
 
     async def _start_transactions(self, sender: Sender, transactional_id: str) -> None:
@@ -154,6 +162,7 @@ class AsyncProducer:
             pass  # each delivery says so
         finally:
             sender, self._is_closed = self._running, True
+            self._append = self._refuse
             if sender is not None:
                 await sender.close(Closed("the producer was closed before the record was written"))
             await self._cluster.close()
@@ -174,22 +183,28 @@ class AsyncProducer:
 
         Raises BufferFull if records come faster than brokers take them: await `room` before.
         """
-        if self._running is None or self._is_closed:
-            _ = self._sender
         if self._serialize is not None and value is not None:
             value = self._serialize(value)
         if self._serialize_key is not None and key is not None:
             key = self._serialize_key(key)
         return self._append(topic, key, value, partition, timestamp_ms, headers)
 
-    async def room(self, timeout: float | None = None) -> None:
+    def _refuse(self, *_: Any) -> Delivery:
+        """Stands where records are taken, before the start and after the end."""
+        raise self._why_not()
+
+    def room(self, timeout: float | None = None) -> Awaitable[None]:
         """Wait until the buffer has room for more records, letting the sender work meanwhile.
 
-        Returns at once most of the time: call it before each record.
+        There is nothing to wait for most of the time: await it before each record.
         """
         buffer = self._buffer
-        if not buffer.has_full and buffer.has_room():
-            return
+        if not buffer.has_full and buffer.has_room() and self._has_room is not None:
+            return self._has_room
+        return self._wait_for_room(timeout)
+
+    async def _wait_for_room(self, timeout: float | None) -> None:
+        buffer = self._buffer
         if buffer.has_room():
             buffer.has_full = False
             await asyncio.sleep(0)
@@ -274,7 +289,7 @@ class AsyncProducer:
 
     def _append_in_transaction(self, *record: Any) -> Delivery:
         self._open_transactions.check_open()
-        return self._buffer.append(*record)
+        return self._buffer.append_from_thread(*record)
 
     @property
     def _open_transactions(self) -> Transactions:

@@ -41,7 +41,6 @@ class Producer:
     ) -> None:
         self._core = AsyncProducer(bootstrap, **options)
         self._buffer = self._core._buffer
-        self._append = self._core._append
         self._serialize_key, self._serialize = self._core.serializers
         self._is_closed = False
         self._thread = LoopThread("millstream-producer")
@@ -55,6 +54,9 @@ class Producer:
 
     async def _start(self) -> None:
         await self._core.start()
+        self._append = self._buffer.append_from_thread
+        if self.settings.transactional_id is not None:
+            self._append = self._core._append_in_transaction
         self._buffer.on_work = self._wake
 
     @property

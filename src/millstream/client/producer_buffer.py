@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from millstream.client.batch_builder import Batch
 from millstream.client.metadata import Topic
@@ -97,34 +97,41 @@ class RecordBuffer:
         timestamp_ms: int | None,
         headers: Headers,
     ) -> Delivery:
-        """Take a record; BufferFull if there is no room for another batch."""
+        """Take a record; BufferFull if there is no room for another batch.
+
+        The lock is held by the caller, where there are other threads than the sender's.
+        """
         if timestamp_ms is None:
             timestamp_ms = self._now_ms()
+        place = self.topics.get(topic)
+        if place is None or not place.count:
+            return self._set_aside(topic, key, value, partition, timestamp_ms, headers)
+        if partition is not None:
+            if not 0 <= partition < place.count:
+                raise UnknownTopicOrPartition(
+                    f"topic {topic} has partitions 0 to {place.count - 1}, not {partition}"
+                )
+            line = place.lines[partition]
+        elif self._choose is not None:
+            line = place.lines[self._choose(topic, key, place.count)]
+        elif key is not None:
+            line = place.lines[partition_of(key, place.count)]
+        else:
+            line = place.sticky or self.stick(place)
+        batch = line.open
+        if batch is not None:
+            index = batch.builder.append(timestamp_ms, key, value, headers)
+            if index >= 0:
+                return Delivery(batch, index, timestamp_ms)
+        if line is place.sticky and key is None and partition is None:
+            line = self.stick(place)
+        batch, index = self._append_anew(line, key, value, timestamp_ms, headers)
+        return Delivery(batch, index, timestamp_ms)
+
+    def append_from_thread(self, *record: Any) -> Delivery:
+        """Take a record, from any thread."""
         with self.lock:
-            place = self.topics.get(topic)
-            if place is None or not place.count:
-                return self._set_aside(topic, key, value, partition, timestamp_ms, headers)
-            if partition is not None:
-                if not 0 <= partition < place.count:
-                    raise UnknownTopicOrPartition(
-                        f"topic {topic} has partitions 0 to {place.count - 1}, not {partition}"
-                    )
-                line = place.lines[partition]
-            elif self._choose is not None:
-                line = place.lines[self._choose(topic, key, place.count)]
-            elif key is not None:
-                line = place.lines[partition_of(key, place.count)]
-            else:
-                line = place.sticky or self.stick(place)
-            batch = line.open
-            if batch is not None:
-                index = batch.builder.append(timestamp_ms, key, value, headers)
-                if index >= 0:
-                    return Delivery(batch, index, timestamp_ms)
-            if line is place.sticky and key is None and partition is None:
-                line = self.stick(place)
-            batch, index = self._append_anew(line, key, value, timestamp_ms, headers)
-            return Delivery(batch, index, timestamp_ms)
+            return self.append(*record)
 
     def _append_anew(
         self, line: Line, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Headers
@@ -263,7 +270,7 @@ class RecordBuffer:
             placed = self.append(
                 topic, record.key, record.value, record.partition, record.timestamp_ms, record.headers
             )
-            record.delivery.place(placed._outcome, placed._index, record.timestamp_ms)
+            record.delivery.place(placed.outcome, placed.index, record.timestamp_ms)
         except Exception as error:
             failed = Unplaced()
             failed.fail(error)

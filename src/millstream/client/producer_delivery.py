@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from millstream.errors import RequestTimedOut
+from millstream.protocol.client_kernel import Place
 
 NO_OFFSET = -1
 
@@ -84,42 +85,42 @@ class Unplaced(Outcome):
         raise fresh_error(self.error)
 
 
-class Delivery:
+class Delivery(Place):
     """One record on its way. Await it, or ask for its `result`, to know where it was written.
 
     Nobody has to: `flush` and `close` wait for all records, and a delivery that nobody asks costs nothing.
     """
 
-    __slots__ = ("_index", "_outcome", "_timestamp_ms")
-
-    def __init__(self, outcome: Outcome, index: int, timestamp_ms: int) -> None:
-        self._outcome = outcome
-        self._index = index
-        self._timestamp_ms = timestamp_ms
+    __slots__ = ()
 
     def place(self, outcome: Outcome, index: int, timestamp_ms: int) -> None:
         """Take another outcome; the old one then tells those who wait."""
-        self._outcome, self._index, self._timestamp_ms = outcome, index, timestamp_ms
+        self.outcome, self.index, self.timestamp_ms = outcome, index, timestamp_ms
 
     def done(self) -> bool:
         """Whether the record was written or failed."""
-        return self._outcome.is_done
+        is_done: bool = self.outcome.is_done
+        return is_done
 
     def result(self, timeout: float | None = None) -> Delivered:
         """Where the record was written, waiting up to `timeout` seconds; its error if it failed.
 
         This blocks the thread. In a coroutine, await the delivery instead.
         """
-        if not self._outcome.is_done:
+        if not self.outcome.is_done:
             self._block(timeout)
-        return self._outcome.delivered(self._index, self._timestamp_ms)
+        return self._delivered()
+
+    def _delivered(self) -> Delivered:
+        delivered: Delivered = self.outcome.delivered(self.index, self.timestamp_ms)
+        return delivered
 
     def exception(self, timeout: float | None = None) -> Exception | None:
         """The error with which the record failed, None if it was written; waits like `result`."""
-        if not self._outcome.is_done:
+        if not self.outcome.is_done:
             self._block(timeout)
         try:
-            self._outcome.delivered(self._index, self._timestamp_ms)
+            self._delivered()
         except Exception as error:
             return error
         return None
@@ -129,11 +130,11 @@ class Delivery:
 
         It runs in the producer's loop and must be quick.
         """
-        self._outcome.add_waiter(partial(self._call_back, callback))
+        self.outcome.add_waiter(partial(self._call_back, callback))
 
     def _call_back(self, callback: Callable[[Delivery], object]) -> None:
-        if not self._outcome.is_done:  # it was placed in a batch meanwhile
-            self._outcome.add_waiter(partial(self._call_back, callback))
+        if not self.outcome.is_done:  # it was placed in a batch meanwhile
+            self.outcome.add_waiter(partial(self._call_back, callback))
             return
         try:
             callback(self)
@@ -152,12 +153,12 @@ class Delivery:
             raise RequestTimedOut(f"the record was not delivered in {timeout} seconds")
 
     def __await__(self) -> Generator[Any, None, Delivered]:
-        if not self._outcome.is_done:
+        if not self.outcome.is_done:
             loop = asyncio.get_running_loop()
             known: asyncio.Future[None] = loop.create_future()
             self.add_done_callback(partial(_resolve, loop, known))
             yield from known
-        return self._outcome.delivered(self._index, self._timestamp_ms)
+        return self._delivered()
 
     def __repr__(self) -> str:
         return f"<Delivery {'done' if self.done() else 'on its way'}>"

@@ -1,11 +1,10 @@
-"""A partition as one of its replicas keeps it: the log, the high watermark, and who waits on them.
+"""A partition as a broker that holds a replica of it sees it, above all as its leader.
 
-A replica leads or follows, as the cluster says; a new leader epoch begins each time it says so anew.
+The broker leads or follows, as the cluster says; a new leader epoch begins each time it says so anew.
 
-Invariants: records are appended by the loop alone, a leader's in the order in which their requests
-started; `start_offset <= high_watermark <= end_offset`; the high watermark moves back only where a
-follower's log is cut off; where an acknowledgement must mean fsynced, it never passes what has been
-flushed. A leader that has followers appends nothing and commits nothing once its lease has run out.
+Invariants: records are appended by the loop alone, in the order in which their requests started; where an
+acknowledgement must mean fsynced, the high watermark never passes what has been flushed. A leader that
+has followers appends nothing and commits nothing once its lease has run out.
 """
 
 from __future__ import annotations
@@ -15,12 +14,11 @@ from dataclasses import replace
 from uuid import UUID
 
 from millstream.cluster.append_queue import AppendQueue
-from millstream.cluster.flushing import Flushing
 from millstream.cluster.holder import Holder
 from millstream.cluster.leadership import REFUSED_PAUSE_S, Follower, Leadership
 from millstream.cluster.metadata import INTERNAL_TOPICS, NO_LEADER, PartitionState
+from millstream.cluster.replica import Replica
 from millstream.cluster.transactional_appends import TransactionalAppends
-from millstream.cluster.waiters import ByteWaiter, OffsetWaiters, Watcher
 from millstream.config.log import LogConfig
 from millstream.errors import (
     InvalidTopic,
@@ -28,7 +26,6 @@ from millstream.errors import (
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
     NotLeaderOrFollower,
-    OffsetNotAvailable,
     RecordListTooLarge,
 )
 from millstream.metrics import TopicCounters
@@ -44,7 +41,6 @@ from millstream.protocol.validation import (
     needs_thread,
 )
 from millstream.storage.log import Appended, Log
-from millstream.storage.reading import Slice
 
 QUICK_BYTES = 1024 * 1024
 """To how much a small compressed batch may unfold and still be checked on the loop."""
@@ -62,8 +58,8 @@ NOT_HELD = PartitionState([], [], NO_LEADER, -1, -1)
 """What is known of a partition before the cluster said anything."""
 
 
-class Partition:
-    """One replica of a partition, held by this broker."""
+class Partition(Replica):
+    """One replica of a partition, which leads it or follows its leader, as the cluster says."""
 
     def __init__(
         self,
@@ -75,42 +71,17 @@ class Partition:
         high_watermark: int = 0,
     ) -> None:
         """`high_watermark` is what was last written down of it."""
-        self.name = name
-        self.topic_id = topic_id
-        self.log = log
-        self.counters = counters
+        super().__init__(name, topic_id, log, holder, counters, high_watermark)
         self.state = NOT_HELD
-        self.leader_epoch = -1
-        self.is_leader = False
         self.leadership: Leadership | None = None
         """The followers, if this replica leads and there may be any."""
-        self.failure: KafkaError | None = None
-        """Why nothing can be done with this replica any more."""
-        self.refusal: KafkaError | None = NotLeaderOrFollower(f"{name} is not led here")
-        """Why nothing can be written; None while this replica leads."""
-        self.high_watermark = min(max(high_watermark, log.start_offset), log.end_offset)
         self.acknowledged = 0
         """Up to where a leader may acknowledge records to those who want acks=all."""
-        self.is_throttled_leader = False
-        """Whether followers that are not in sync copy from here at a limited rate only."""
-        self.is_throttled_follower = False
-        """Whether this replica copies at a limited rate only, while it is not in sync."""
-        self._holder = holder
-        self._clock = holder.clock
-        self._unseen_bytes = 0
         self._lease_timer: asyncio.TimerHandle | None = None
-        self._commit_waiters = OffsetWaiters()
-        self._ack_waiters = OffsetWaiters()
-        self._deletion_waiters = OffsetWaiters()
-        self._byte_waiters: dict[ByteWaiter, None] = {}
-        self.watchers: dict[Watcher, None] = {}
-        """The followers' fetches, which see records before they are committed."""
         self._is_internal = name.topic in INTERNAL_TOPICS
         self._queue = AppendQueue(name, self._clock, self._write_queued)
         self.transactions = TransactionalAppends(name, log, holder.admission, self._write_admitted)
-        self._flushing = Flushing(log, self.commit, self._not_flushed, self.fail)
         self.configure(log.config)
-        log.producers.note_committed(self.high_watermark)
 
     def configure(self, config: LogConfig) -> None:
         """Take a changed topic config; it holds from the next append on."""
@@ -315,25 +286,8 @@ class Partition:
         self._lease_timer = None
         self.commit()
 
-    def _advance(self, offset: int) -> None:
-        """Move the high watermark and wake whoever waited for it."""
-        if offset <= self.high_watermark:
-            return
-        self.high_watermark = offset
-        self._commit_waiters.passed(offset)
-        if self.leadership is None:
-            self.acknowledged = offset
-            self._ack_waiters.passed(offset)
-        else:
-            self._acknowledge()
-        nbytes, self._unseen_bytes = self._unseen_bytes, 0
-        if self._byte_waiters:
-            for waiter in tuple(self._byte_waiters):
-                waiter.came(nbytes)
-        for watcher in self.watchers:
-            watcher.committed()
-
     def _acknowledge(self) -> None:
+        """Tell producers, as far as those who must know of it do."""
         leadership = self.leadership
         offset = self.high_watermark if leadership is None else leadership.acknowledged(self.high_watermark)
         if offset > self.acknowledged:
@@ -413,114 +367,19 @@ class Partition:
         if self.leadership is not None and self.leadership.expand(self.high_watermark):
             self._holder.propose(self)
 
-    # Copying, as a follower
-
-    def copy(self, batches: memoryview, leader_high_watermark: int, leader_start: int) -> None:
-        """Append what the leader has, and take over what it says of itself."""
-        log = self.log
-        if batches:
-            log.append_as_follower(batches)
-            self._unseen_bytes += len(batches)
-            if self._flushing.is_due:
-                self._flushing.start()
-        offset = min(leader_high_watermark, log.end_offset)
-        if offset > self.high_watermark:
-            self._advance(offset)
-            log.producers.note_committed(offset)
-        if leader_start > log.start_offset:
-            log.delete_records(min(leader_start, self.high_watermark))
-
-    def truncate(self, offset: int) -> None:
-        """Cut off what the leader does not have."""
-        self.log.truncate_to(offset)
-        self.high_watermark = min(self.high_watermark, self.log.end_offset)
-        self.log.producers.note_committed(self.high_watermark)
-
-    def restart(self, offset: int) -> None:
-        """Begin anew where the leader's log begins."""
-        self.log.restart_at(offset)
-        self.high_watermark = offset
-        self.log.producers.note_committed(offset)
-
-    @property
-    def flushes_before_ack(self) -> bool:
-        return self._flushing.comes_first
-
-    # Flushing
-
-    def start_flush(self) -> None:
-        """Flush in a thread."""
-        self._flushing.start()
-
-    @property
-    def owes_flush(self) -> bool:
-        """Whether records wait for a flush before they may be shown, and none is under way."""
-        return self._flushing.is_owed
+    # Ending
 
     async def settle(self) -> None:
-        """Wait until no flush is under way."""
+        """Wait until nothing is under way."""
         self.transactions.stop()
         await self._flushing.settle()
 
-    async def settle_flush(self) -> None:
-        await self._flushing.settle()
-
-    def _not_flushed(self, error: KafkaError) -> None:
-        self._commit_waiters.fail(error)
-        self._ack_waiters.fail(error)
-
-    # Reading
-
-    def read(
-        self, offset: int, max_bytes: int, *, is_committed_only: bool, min_one: bool, nowait: bool
-    ) -> Slice:
-        """Batches that a consumer may see. Raises BlockingIOError where `nowait` and the disk is needed.
-
-        Thread-safe without `nowait`.
-        """
-        if self.failure is not None:
-            raise self.failure
-        limit = self.last_stable_offset if is_committed_only else self.high_watermark
-        return self.log.read(offset, max_bytes, limit=limit, min_one=min_one, nowait=nowait)
-
-    @property
-    def last_stable_offset(self) -> int:
-        """Up to where no transaction is open: what `read_committed` may see."""
-        return self.log.last_stable_offset(self.high_watermark)
-
-    def check_available(self) -> None:
-        """Raise unless the high watermark covers this leader's epoch (KIP-207)."""
-        if self.high_watermark < self.log.epochs.start_offset_of(self.leader_epoch):
-            raise OffsetNotAvailable
-
-    def watch(self, waiter: ByteWaiter) -> None:
-        self._byte_waiters[waiter] = None
-
-    def wake_fetches(self) -> None:
-        """Have every fetch that waits here look again."""
-        for waiter in tuple(self._byte_waiters):
-            waiter.wake()
-        for watcher in self.watchers:
-            watcher.changed()
-
-    def unwatch(self, waiter: ByteWaiter) -> None:
-        self._byte_waiters.pop(waiter, None)
-
-    # Ending
-
     def fail(self, error: KafkaError) -> None:
         """Serve nothing more: the partition was deleted or moved, or its log dir failed."""
-        if self.failure is not None:
-            return
-        self.failure = self.refusal = error
-        self.is_leader = False
-        self.leadership = None
-        self._end_waits(error)
-        self.wake_fetches()
+        if self.failure is None:
+            self.leadership = None
+        super().fail(error)
 
     def _end_waits(self, error: KafkaError) -> None:
-        self._commit_waiters.fail(error)
-        self._ack_waiters.fail(error)
-        self._deletion_waiters.fail(error)
-        self._flushing.waiters.fail(error)
+        super()._end_waits(error)
         self.transactions.fail(error)

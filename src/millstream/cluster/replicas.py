@@ -14,7 +14,7 @@ from millstream.cluster.isr import IsrChanges
 from millstream.cluster.metadata import Metadata, PartitionState, Topic
 from millstream.cluster.partition import Partition
 from millstream.cluster.peers import Peers
-from millstream.cluster.replica_fetch import ReplicaSessions
+from millstream.cluster.replica_sessions import ReplicaSessions
 from millstream.cluster.throttle import FOLLOWERS, LEADERS, Throttle, is_listed
 from millstream.cluster.transactional_appends import Admission
 from millstream.config.broker import BrokerConfig

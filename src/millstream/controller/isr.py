@@ -67,9 +67,13 @@ def altered(
 def _check_member(
     state: PartitionState, member: Member, epochs: Mapping[int, int], unfit: AbstractSet[int]
 ) -> None:
+    """Who is in the ISR stays there by the decisions of controllers, which know of every registration."""
     broker_id, epoch = member
-    is_joining = broker_id not in state.isr
-    if broker_id not in epochs or (is_joining and broker_id in unfit):
-        raise IneligibleReplica(f"broker {broker_id} is not there, or about to stop")
-    if epoch != epochs[broker_id] and (epoch >= 0 or is_joining):
+    if broker_id not in epochs:
+        raise IneligibleReplica(f"broker {broker_id} is not there")
+    if broker_id in state.isr:
+        return
+    if broker_id in unfit:
+        raise IneligibleReplica(f"broker {broker_id} is about to stop, or cannot serve the partition")
+    if epoch != epochs[broker_id]:
         raise IneligibleReplica(f"broker {broker_id} was seen in epoch {epoch}, not {epochs[broker_id]}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -75,7 +76,7 @@ class _Host(Generic[S]):
         self.next_offset = 0
         self.task: asyncio.Task[None] | None = None
         self._runtime = runtime
-        self._timers: dict[object, asyncio.TimerHandle] = {}
+        self._timers: dict[object, asyncio.TimerHandle | _Idle[S]] = {}
         self._together: list[_Together[S]] = []
         self.awaiting: dict[object, Callable[[S], Result[Any]]] = {}
         """What is to be done when the shard is in service."""
@@ -84,7 +85,12 @@ class _Host(Generic[S]):
     def set(self, key: object, delay_ms: int, work: Callable[[], Result[Any]]) -> None:
         self.cancel(key)
         loop = asyncio.get_running_loop()
-        self._timers[key] = loop.call_later(max(delay_ms, 0) / 1000, self._fire, key, work)
+        self._timers[key] = loop.call_later(max(delay_ms, 0) / 1000, self.fire, key, work)
+
+    def set_idle(self, key: object, work: Callable[[], Result[Any]]) -> None:
+        self.cancel(key)
+        self._timers[key] = idle = _Idle(self, key, work)
+        self._runtime.do_idle(idle)
 
     def cancel(self, key: object) -> None:
         handle = self._timers.pop(key, None)
@@ -99,7 +105,7 @@ class _Host(Generic[S]):
     def do_soon(self, key: object, work: Callable[[S], Result[Any]]) -> None:
         self.set(("soon", key), 0, lambda: work(self.shard))
 
-    def _fire(self, key: object, work: Callable[[], Result[Any]]) -> None:
+    def fire(self, key: object, work: Callable[[], Result[Any]]) -> None:
         self._timers.pop(key, None)
         if self.is_over:
             return
@@ -187,6 +193,21 @@ class _Host(Generic[S]):
             self._runtime.keep_when_committed(self, committed, done)
 
 
+class _Idle(Generic[S]):
+    """Work that waits for its turn."""
+
+    __slots__ = ("host", "is_cancelled", "key", "work")
+
+    def __init__(self, host: _Host[S], key: object, work: Callable[[], Result[Any]]) -> None:
+        self.host = host
+        self.key = key
+        self.work = work
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
 _Together = tuple[Callable[[S], Result[Any]], Callable[[KafkaError], Any], Promise[Any]]
 _Done = tuple[Result[Any], Callable[[KafkaError], Any], Promise[Any]]
 
@@ -233,6 +254,7 @@ class Runtime(Generic[S]):
         self._make_shard = make_shard
         self._hosts: dict[int, _Host[S]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._idle: deque[_Idle[S]] = deque()
         self._turn = asyncio.Lock()
         self._reading = asyncio.Lock()
 
@@ -289,6 +311,24 @@ class Runtime(Generic[S]):
         if host.is_active:
             host.is_active = False
             host.shard.unloaded(NotCoordinator())
+
+    def do_idle(self, idle: _Idle[S]) -> None:
+        """Do work when its turn comes: one piece each time the event loop comes round."""
+        self._idle.append(idle)
+        if len(self._idle) == 1:
+            asyncio.get_running_loop().call_soon(self._next_idle)
+
+    def _next_idle(self) -> None:
+        while self._idle:
+            idle = self._idle[0]
+            if not idle.is_cancelled:
+                idle.host.fire(idle.key, idle.work)
+                # What it set waits behind the others; as long as it is here, nobody else begins a turn.
+                self._idle.popleft()
+                break
+            self._idle.popleft()
+        if self._idle:
+            asyncio.get_running_loop().call_soon(self._next_idle)
 
     def stop(self) -> None:
         for index in list(self._hosts):
@@ -448,16 +488,25 @@ class Runtime(Generic[S]):
         return seen
 
     async def read_all(self, look: Callable[[S], T]) -> list[T]:
-        """Look at all shards that this broker serves; CoordinatorLoadInProgress if one is not loaded."""
+        """Look at all shards that this broker serves; CoordinatorLoadInProgress if one is not loaded.
+
+        One after the other: all else has its turn in between. A shard that moves meanwhile is left out.
+        """
         hosts = list(self._hosts.values())
-        for host in hosts:
-            host.write_together()
         if not all(host.is_active for host in hosts):
             raise CoordinatorLoadInProgress
-        seen = [look(host.shard) for host in hosts]
+        seen: list[tuple[_Host[S], T]] = []
         for host in hosts:
-            await self._settle(host)
-        return seen
+            if not host.is_over:
+                host.write_together()
+                seen.append((host, look(host.shard)))
+                await asyncio.sleep(0)
+        settled: list[T] = []
+        for host, found in seen:
+            if not host.is_over:
+                await self._settle(host)
+                settled.append(found)
+        return settled
 
     def end_transaction(self, index: int, producer: Producer, is_commit: bool) -> None:
         """The end of a transaction was appended to the partition, by whoever coordinates it."""

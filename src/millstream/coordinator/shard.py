@@ -58,6 +58,10 @@ class Timers(Protocol):
         """Do `work` as an operation of this shard after `delay_ms`, unless moved or cancelled."""
         ...
 
+    def set_idle(self, key: object, work: Callable[[], Result[Any]]) -> None:
+        """Do `work` soon, in a turn of its own: other shards, and all else, get theirs in between."""
+        ...
+
     def cancel(self, key: object) -> None: ...
 
 

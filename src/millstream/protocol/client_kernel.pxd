@@ -15,6 +15,12 @@ cdef class BatchBuilder:
     cdef readonly long long max_timestamp
 
 
+cdef class Place:
+    cdef public object outcome
+    cdef public long long index
+    cdef public long long timestamp_ms
+
+
 @cython.final
 cdef class BinaryRows:
     cdef const unsigned char[::1] data

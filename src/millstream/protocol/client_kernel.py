@@ -11,6 +11,7 @@ batch is ready to leave without another look at them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import time_ns
 from typing import TYPE_CHECKING, Any
 
 from millstream.protocol.header import HEADER_SIZE
@@ -23,6 +24,7 @@ except ImportError:
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize
+    from cython.cimports.cpython.time import time as c_time
     from cython.cimports.libc.string import memcpy
 
 if TYPE_CHECKING:
@@ -336,6 +338,24 @@ def _grow(b: BatchBuilder, least: cython.Py_ssize_t) -> object:
         b.out += bytes(capacity - len(b.out))
     b.capacity = capacity
     return None
+
+
+class Place:
+    """A record's place in something that will be known: what is made for each record that is sent."""
+
+    def __init__(self, outcome: Any, index: cython.longlong, timestamp_ms: cython.longlong) -> None:
+        self.outcome = outcome
+        self.index = index
+        self.timestamp_ms = timestamp_ms
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970."""
+    if cython.compiled:
+        milliseconds: cython.longlong = cython.cast(cython.longlong, c_time() * 1000.0)
+        return milliseconds
+    else:
+        return time_ns() // 1_000_000
 
 
 class BinaryRows:

@@ -75,6 +75,9 @@ class Host:
         self._count += 1
         self._timers[key] = (self.clock.elapsed_ms + delay_ms, self._count, work)
 
+    def set_idle(self, key: object, work: Callable[[], Result[Any]]) -> None:
+        self.set(key, 0, work)
+
     def cancel(self, key: object) -> None:
         self._timers.pop(key, None)
 

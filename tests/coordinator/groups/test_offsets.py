@@ -356,3 +356,18 @@ def test_many_groups_expire_in_small_steps() -> None:
     assert list(host.shard) == []
     assert sum(sizes) == 7000
     assert max(sizes) <= 2000
+
+
+def test_what_is_committed_in_a_group_that_has_long_been_empty_is_kept() -> None:
+    """An admin sets where the group is to go on from, shortly before its old offsets expire."""
+    host = Host({"offsets.retention.minutes": "10", "offsets.retention.check.interval.ms": "60000"})
+    member_id, joined = host.enter("g")
+    host.settle("g", [joined])
+    commit(host, caller=Caller(1, member_id), commits=[Commit(T0, 1, -1, ""), Commit(T1, 1, -1, "")])
+    host.leave("g", (member_id, None))
+    host.wait(590_000)
+    commit(host, commits=[Commit(T0, 7, -1, "")])
+    host.wait(300_000)
+    assert (offset(host, T0), offset(host, T1)) == (7, None)
+    host.wait(400_000)
+    assert host.shard.find("g") is None

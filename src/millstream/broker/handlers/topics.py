@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from itertools import starmap
+from uuid import UUID
 
 from millstream.broker.router import Context, handles
 from millstream.cluster.metadata import Topic
@@ -29,11 +32,10 @@ from millstream.protocol.messages import (
 @handles(CreateTopicsRequest)
 async def create_topics(ctx: Context, req: CreateTopicsRequest) -> CreateTopicsResponse:
     """v4 default counts (KIP-464); v5 flexible, what was made is described (KIP-525); v7 topic ids."""
-    response = CreateTopicsResponse(topics=[])
     asked = Counter(topic.name for topic in req.topics)
-    for wanted in req.topics:
+
+    async def create(wanted: CreateTopicsRequest.CreatableTopic) -> CreateTopicsResponse.CreatableTopicResult:
         result = CreateTopicsResponse.CreatableTopicResult(name=wanted.name, error_code=0)
-        response.topics.append(result)
         try:
             if asked[wanted.name] > 1:
                 raise InvalidRequest(f"the topic {wanted.name!r} is in the request more than once")
@@ -44,7 +46,9 @@ async def create_topics(ctx: Context, req: CreateTopicsRequest) -> CreateTopicsR
         except KafkaError as error:
             result.error_code = error.code
             result.error_message = error.message
-    return response
+        return result
+
+    return CreateTopicsResponse(topics=list(await asyncio.gather(*map(create, req.topics))))
 
 
 def _new_topic(wanted: CreateTopicsRequest.CreatableTopic) -> NewTopic:
@@ -78,14 +82,13 @@ def _describe(ctx: Context, result: CreateTopicsResponse.CreatableTopicResult, t
 @handles(DeleteTopicsRequest)
 async def delete_topics(ctx: Context, req: DeleteTopicsRequest) -> DeleteTopicsResponse:
     """v4 flexible; v5 error messages; v6 by id (KIP-516)."""
-    response = DeleteTopicsResponse(responses=[])
     if ctx.version >= 6:
         wanted = [(topic.name, topic.topic_id) for topic in req.topics]
     else:
         wanted = [(name, NO_UUID) for name in req.topic_names]
-    for name, topic_id in wanted:
+
+    async def delete(name: str | None, topic_id: UUID) -> DeleteTopicsResponse.DeletableTopicResult:
         result = DeleteTopicsResponse.DeletableTopicResult(name=name, topic_id=topic_id, error_code=0)
-        response.responses.append(result)
         try:
             if (name is None) == (topic_id == NO_UUID):
                 raise InvalidRequest("a topic is deleted by name or by id, not both")
@@ -101,17 +104,20 @@ async def delete_topics(ctx: Context, req: DeleteTopicsRequest) -> DeleteTopicsR
         except KafkaError as error:
             result.error_code = error.code
             result.error_message = error.message
-    return response
+        return result
+
+    return DeleteTopicsResponse(responses=list(await asyncio.gather(*starmap(delete, wanted))))
 
 
 @handles(CreatePartitionsRequest)
 async def create_partitions(ctx: Context, req: CreatePartitionsRequest) -> CreatePartitionsResponse:
     """v2 flexible; v3 may be throttled (KIP-599)."""
-    response = CreatePartitionsResponse(results=[])
     asked = Counter(topic.name for topic in req.topics)
-    for wanted in req.topics:
+
+    async def grow(
+        wanted: CreatePartitionsRequest.CreatePartitionsTopic,
+    ) -> CreatePartitionsResponse.CreatePartitionsTopicResult:
         result = CreatePartitionsResponse.CreatePartitionsTopicResult(name=wanted.name, error_code=0)
-        response.results.append(result)
         try:
             if asked[wanted.name] > 1:
                 raise InvalidRequest(f"the topic {wanted.name!r} is in the request more than once")
@@ -124,4 +130,6 @@ async def create_partitions(ctx: Context, req: CreatePartitionsRequest) -> Creat
         except KafkaError as error:
             result.error_code = error.code
             result.error_message = error.message
-    return response
+        return result
+
+    return CreatePartitionsResponse(results=list(await asyncio.gather(*map(grow, req.topics))))

@@ -1,8 +1,8 @@
 """Offsets that nobody needs any more, and groups that have nothing left.
 
-An offset is kept for `offsets.retention.minutes` after the group has become empty; that of a group without
-members of its own (a simple one), or in a topic that its members no longer read, for as long after its
-last commit. A commit may bring an expiry of its own (old clients do), which then rules alone.
+An offset is kept while a member reads the topic, and for `offsets.retention.minutes` after its last commit
+and after the group has become empty. A commit may bring an expiry of its own (old clients do), which then
+rules alone.
 """
 
 from __future__ import annotations
@@ -81,7 +81,10 @@ class Expiry:
         is_resting = group.is_empty or (group.is_consumer and group.state is State.STABLE)
         if isinstance(group, ClassicGroup) and not is_resting:
             return
-        for partition, committed in self._offsets.of(group.group_id):
+        limit_ms = self._clock.now_ms() - self._settings.retention_ms
+        if _kept_since_ms(group) > limit_ms:
+            limit_ms = -1  # only those with an expiry of their own can be over
+        for partition, committed in self._offsets.older(group.group_id, limit_ms):
             if not group.is_empty and group.reads(partition.topic):
                 continue
             if not self._offsets.is_unstable(group.group_id, partition):
@@ -91,11 +94,17 @@ class Expiry:
         now_ms = self._clock.now_ms()
         if committed.expire_timestamp_ms != NO_EXPIRY:
             return now_ms >= committed.expire_timestamp_ms
-        since_ms = committed.commit_timestamp_ms
-        if isinstance(group, ConsumerGroup):
-            # Kafka takes the last commit alone: then a group that had nothing to commit for a long time
-            # loses its place as soon as its last member restarts.
-            since_ms = max(since_ms, group.empty_since_ms or 0)
-        elif group.is_empty and group.protocol_type is not None:
-            since_ms = group.state_since_ms if group.state_since_ms >= 0 else since_ms
+        since_ms = max(committed.commit_timestamp_ms, _kept_since_ms(group))
         return now_ms - since_ms >= self._settings.retention_ms
+
+
+def _kept_since_ms(group: ClassicGroup | ConsumerGroup) -> int:
+    """Since when a group's offsets age at the earliest: since it became empty; -1 if that is not known.
+
+    Kafka differs, and loses places that somebody wants: of a consumer group it takes the last commit alone,
+    so that one that had nothing to commit for a long time loses its place when its last member restarts; of
+    an empty classic group it takes the group's time alone, so that what an admin has just committed goes.
+    """
+    if isinstance(group, ConsumerGroup):
+        return group.empty_since_ms or -1
+    return group.state_since_ms if group.is_empty and group.protocol_type is not None else -1

@@ -102,6 +102,11 @@ def read_offset(value: bytes) -> Committed:
     )
 
 
+def may_be_older(value: bytes, limit_ms: int) -> bool:
+    """Whether a value may have been committed until a moment, or has an expiry of its own."""
+    return value[1] != 3 or len(value) < 24 or _long(value, len(value) - 8)[0] <= limit_ms
+
+
 def offset_entry(
     group_id: str,
     partition: TopicPartition,

@@ -13,7 +13,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from millstream.coordinator.groups.offset_format import Committed, partition_at, place_of, read_offset
+from millstream.coordinator.groups.offset_format import (
+    Committed,
+    may_be_older,
+    partition_at,
+    place_of,
+    read_offset,
+)
 from millstream.errors import ProtocolError
 from millstream.model import TopicPartition
 
@@ -63,6 +69,17 @@ class Offsets:
             committed = _read(value)
             if committed is not None:
                 yield partition_at(place), committed
+
+    def older(self, group_id: str, limit_ms: int) -> Iterator[tuple[TopicPartition, Committed]]:
+        """The positions that a group committed until `limit_ms`, and those with an expiry of their own.
+
+        Most are younger, and are passed over without being read.
+        """
+        for place, value in self._groups.get(group_id.encode(), {}).items():
+            if may_be_older(value, limit_ms):
+                committed = _read(value)
+                if committed is not None:
+                    yield partition_at(place), committed
 
     def within(self, group_id: str, topics: Collection[str]) -> Iterator[tuple[TopicPartition, Committed]]:
         """The positions of a group in some topics."""

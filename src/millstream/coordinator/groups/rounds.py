@@ -14,8 +14,8 @@ Look = Callable[[str], tuple[list[Entry], int]]
 class Rounds:
     """Looks at one group after the other, in steps of about `step` offsets.
 
-    Every step is a timer's work: one whose entries the log refuses is done again, because the timer that
-    would have gone on is set anew then.
+    Every step is a timer's work, in a turn of its own. One whose entries the log refuses is done again: the
+    timer that would have gone on is set anew then.
     """
 
     def __init__(self, name: str, timers: Timers, step: int) -> None:
@@ -29,7 +29,7 @@ class Rounds:
         return Result(None)
 
     def _later(self, groups: tuple[str, ...], position: int, look: Look, then: Callable[[], None]) -> None:
-        self._timers.set(self._name, 0, lambda: self._go_on(groups, position, look, then))
+        self._timers.set_idle(self._name, lambda: self._go_on(groups, position, look, then))
 
     def _go_on(
         self, groups: tuple[str, ...], position: int, look: Look, then: Callable[[], None]

@@ -58,13 +58,14 @@ class Upkeep:
                 entries.append(entry)
                 nbytes += len(entry.value or b"")
                 if nbytes > MAX_ENTRY_BYTES:
-                    self._timers.set(TIMEOUTS, 0, self._abort_late)
+                    self._timers.set_idle(TIMEOUTS, self._abort_late)
                     break
         return Result(None, entries, is_atomic=False)
 
     def _start_expiry(self) -> Result[None]:
         self._left = list(self._transactions)
-        return self._go_on()
+        self._timers.set_idle(EXPIRY, self._go_on)
+        return Result(None)
 
     def _go_on(self) -> Result[None]:
         latest_ms = self._clock.now_ms() - self._settings.expiration_ms
@@ -74,7 +75,7 @@ class Upkeep:
             if transaction is not None and _is_idle(transaction) and transaction.updated_ms <= latest_ms:
                 entries.append(tombstone(transaction.transactional_id))
         if self._left:
-            self._timers.set(EXPIRY, 0, self._go_on)
+            self._timers.set_idle(EXPIRY, self._go_on)
         else:
             self._timers.set(EXPIRY, self._settings.expiration_check_ms, self._start_expiry)
         return Result(None, entries, is_atomic=False)

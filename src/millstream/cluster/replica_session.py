@@ -1,4 +1,4 @@
-"""The leader's side of replication: the fetches of followers, each in a session of its own.
+"""The leader's side of replication: the fetches of one follower, in a session of its own (KIP-227).
 
 A session knows a place in each partition that its follower copies, and is told by the partitions when
 something happens there. So a fetch costs what has changed, however many partitions it is about. While a
@@ -14,20 +14,18 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
-from random import Random
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from millstream.cluster import rules
+from millstream.cluster.replica_place import Place
 from millstream.cluster.throttle import Throttle
 from millstream.errors import (
     FetchSessionIdNotFound,
-    InvalidFetchSessionEpoch,
     KafkaError,
     KafkaStorageError,
     NotLeaderOrFollower,
     OffsetOutOfRange,
-    StaleBrokerEpoch,
     UnknownLeaderEpoch,
 )
 from millstream.protocol.messages import FetchRequest, FetchResponse
@@ -38,7 +36,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_EPOCH = 2**31 - 1
-OUTSIDE = -1
 
 WATERMARK_DELAY_S = 0.005
 """How long the news of a higher high watermark may wait for records to go with it."""
@@ -49,68 +46,6 @@ MAX_HELD_S = 1.0
 PartitionData = FetchResponse.PartitionData
 Find = Callable[[UUID, int, int], "Partition"]
 """The partition that is led here, by topic id and number, in the leader epoch that the follower knows."""
-
-
-class Place:
-    """Where a follower reads in one partition, and what it was last told of it."""
-
-    __slots__ = (
-        "fetch_offset",
-        "high_watermark",
-        "index",
-        "is_fresh",
-        "last_fetched_epoch",
-        "leader_epoch",
-        "max_bytes",
-        "partition",
-        "session",
-        "start_offset",
-        "told_start",
-        "topic_id",
-    )
-
-    def __init__(self, session: ReplicaSession, topic_id: UUID, index: int) -> None:
-        self.session = session
-        self.topic_id = topic_id
-        self.index = index
-        self.partition: Partition | None = None
-
-    def update(self, wanted: FetchRequest.FetchPartition) -> None:
-        self.fetch_offset = wanted.fetch_offset
-        self.last_fetched_epoch = wanted.last_fetched_epoch
-        self.leader_epoch = wanted.current_leader_epoch
-        self.start_offset = self.told_start = wanted.log_start_offset
-        self.max_bytes = wanted.partition_max_bytes
-        self.high_watermark = wanted.high_watermark
-        self.is_fresh = True
-        """Whether it has not been compared with this log yet."""
-
-    def hold(self, partition: Partition) -> None:
-        if partition is not self.partition:
-            self.leave()
-            self.partition = partition
-            partition.watchers[self] = None
-
-    def leave(self) -> None:
-        if self.partition is not None:
-            self.partition.watchers.pop(self, None)
-            self.partition = None
-
-    # Told by the partition
-
-    def appended(self) -> None:
-        self.session.noted(self)
-
-    def changed(self) -> None:
-        self.session.nudge()
-        self.session.noted(self)
-
-    def committed(self) -> None:
-        if self.partition is not None and self.partition.is_awaited:
-            self.session.nudge()
-            self.session.noted(self)
-        else:
-            self.session.noted_later(self)
 
 
 class ReplicaSession:
@@ -377,50 +312,6 @@ class ReplicaSession:
                 place.high_watermark = data.high_watermark
                 place.told_start = data.log_start_offset
         return FetchResponse(session_id=self.session_id, responses=list(_by_topic(found)))
-
-
-class ReplicaSessions:
-    """The followers' sessions of one broker, one a follower."""
-
-    def __init__(self, find: Find, throttle: Throttle, random: Random) -> None:
-        self._find = find
-        self._throttle = throttle
-        self._random = random
-        self._sessions: dict[int, ReplicaSession] = {}
-
-    def fetch(self, req: FetchRequest) -> FetchResponse | asyncio.Future[FetchResponse]:
-        """Answer a follower, at once or when there is something to tell."""
-        state = req.replica_state
-        assert state is not None
-        session = self._sessions.get(state.replica_id)
-        if session is not None and state.replica_epoch < session.broker_epoch:
-            raise StaleBrokerEpoch(f"broker {state.replica_id} has begun again since")
-        if req.session_epoch == OUTSIDE:
-            if session is not None:
-                session.nudge()
-            return FetchResponse(responses=[])
-        if req.session_epoch == 0:
-            if session is not None:
-                session.close()
-            session_id = self._random.randrange(1, MAX_EPOCH)
-            session = ReplicaSession(session_id, state.replica_id, self._find, self._throttle)
-            self._sessions[state.replica_id] = session
-        elif session is None or session.session_id != req.session_id:
-            raise FetchSessionIdNotFound
-        elif session.epoch != req.session_epoch:
-            raise InvalidFetchSessionEpoch
-        session.broker_epoch = state.replica_epoch
-        return session.fetch(req)
-
-    def wake(self) -> None:
-        """Answer everything that waits: this broker stops."""
-        for session in self._sessions.values():
-            session.nudge()
-
-    def close(self) -> None:
-        for session in self._sessions.values():
-            session.close()
-        self._sessions.clear()
 
 
 def _refusal(place: Place, error: KafkaError) -> PartitionData:

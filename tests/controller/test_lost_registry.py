@@ -1,0 +1,101 @@
+"""Brokers that cannot reach the registry, lose their sessions, stop and start: the cluster finds together."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from millstream.controller.topics import NewTopic
+from millstream.errors import KafkaError
+from millstream.registry.memory import MemoryRegistry
+from tests.controller.cluster import Cluster
+
+
+def registry(cluster: Cluster, broker_id: int) -> MemoryRegistry:
+    found = cluster.registries[broker_id]
+    assert isinstance(found, MemoryRegistry)
+    return found
+
+
+async def check_whole(cluster: Cluster, name: str) -> None:
+    """Every broker follows one controller; every partition has one leader and all replicas in sync."""
+    controller = await cluster.until_controller()
+
+    def is_whole() -> bool:
+        if sum(broker.controller.is_active for broker in cluster.brokers.values()) != 1:
+            return False
+        epoch = cluster.controller.controller.epoch
+        return all(
+            broker.metadata.controller_epoch == epoch and broker.metadata.brokers.keys() == set(cluster.ids)
+            for broker in cluster.brokers.values()
+        )
+
+    await cluster.until(is_whole)
+    await cluster.until_in_sync(name, cluster.ids)
+    await cluster.until(lambda: all(len(leaders) == 1 for leaders in cluster.leaders(name)))
+    for index, (leader,) in enumerate(cluster.leaders(name)):
+        for broker in cluster.brokers.values():
+            state = broker.metadata.topic(name).partitions[index]
+            assert state.leader == leader
+            assert broker.replicas.topic(name)[index].leader_epoch == state.leader_epoch
+    assert controller.config.node_id in cluster.ids
+
+
+def test_a_controller_that_is_cut_off_is_replaced_and_follows(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(60), Cluster(tmp_path) as cluster:
+            await cluster.create("t", 6, min_insync_replicas="2")
+            old = cluster.controller
+            registry(cluster, old.config.node_id).cut_off()
+            with pytest.raises(KafkaError):
+                await old.controller.create_topic(NewTopic("refused", 1, 1))
+            await cluster.until(
+                lambda: any(b.controller.is_active for b in cluster.brokers.values() if b is not old)
+            )
+            registry(cluster, old.config.node_id).reconnect()
+            await check_whole(cluster, "t")
+            assert cluster.controller is not old
+            assert "refused" not in old.metadata.topics
+            await cluster.create("after", 3)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_happens_to_sessions_the_cluster_is_whole_afterwards(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+
+    async def disturb(cluster: Cluster) -> None:
+        broker_id = random.choice(list(cluster.ids))
+        what = random.choice(("lose", "cut", "restart", "topic"))
+        if what == "lose":
+            registry(cluster, broker_id).lose()
+        elif what == "cut":
+            cut = registry(cluster, broker_id)
+            cut.cut_off()
+            await asyncio.sleep(random.choice((0.05, 0.5, 2.0)))
+            cut.reconnect()
+        elif what == "restart":
+            await cluster.stop(broker_id)
+            await cluster.start(broker_id)
+        else:
+            try:
+                await cluster.brokers[broker_id].controller_link.create_topic(
+                    NewTopic(f"more-{random.randrange(1000)}", 2, 2)
+                )
+            except KafkaError:
+                pass
+        await asyncio.sleep(random.choice((0.0, 0.01, 0.3)))
+
+    async def main() -> None:
+        async with asyncio.timeout(110), Cluster(tmp_path) as cluster:
+            await cluster.create("t", 4, min_insync_replicas="2")
+            for _ in range(8):
+                await disturb(cluster)
+            await check_whole(cluster, "t")
+            await cluster.create("after", 2)
+
+    asyncio.run(main())
