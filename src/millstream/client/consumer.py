@@ -294,6 +294,11 @@ class AsyncConsumer(ConsumerQueries):
             raise ValueError(f"a time is not negative, but {timestamp_ms} was given")
         self._assignment.seek_by([state.partition for state in self._states(partitions)], timestamp_ms)
 
+    def seek_to_committed(self, *partitions: tuple[str, int]) -> None:
+        """Go on where the group has committed, as after a transaction that was aborted."""
+        self._grouped()
+        self._assignment.seek_by([state.partition for state in self._states(partitions)], None)
+
     async def position(self, partition: tuple[str, int], timeout: float | None = None) -> int:
         """The offset of the next record that a poll gives of a partition."""
         deadline = self._deadline(timeout)

@@ -203,6 +203,10 @@ class Consumer:
         """Go on at the first record that is not older, at the end where there is none."""
         self._do(self._core.seek_to_time, timestamp_ms, *partitions)
 
+    def seek_to_committed(self, *partitions: tuple[str, int]) -> None:
+        """Go on where the group has committed, as after a transaction that was aborted."""
+        self._do(self._core.seek_to_committed, *partitions)
+
     def position(self, partition: tuple[str, int], timeout: float | None = None) -> int:
         """The offset of the next record that a poll gives of a partition."""
         return self._thread.run(self._core.position(partition, timeout))
