@@ -519,3 +519,29 @@ def test_idle_work_of_many_shards_has_turns_of_its_own() -> None:
         runtime.stop()
 
     asyncio.run(main())
+
+
+def test_a_shard_that_moves_while_all_are_looked_at_is_left_out() -> None:
+    async def main() -> None:
+        runtime: Runtime[Notebook] = Runtime("topic", lambda _, timers: Notebook(timers))
+        for index in range(3):
+            runtime.lead(index, ScriptedLog())
+        while len(runtime.active) < 3:
+            await asyncio.sleep(0.001)
+        for index in range(3):
+            runtime.write_now(index, put(b"%d" % index))
+        turns = 0
+
+        def look(shard: Notebook) -> list[bytes]:
+            nonlocal turns
+            turns += 1
+            if turns == 2:
+                asyncio.get_running_loop().call_soon(runtime.resign, 2)
+                asyncio.get_running_loop().call_soon(runtime.resign, 0)
+            return list(shard.values)
+
+        assert await runtime.read_all(look) == [[b"1"]]
+        assert turns == 2
+        runtime.stop()
+
+    asyncio.run(main())

@@ -28,6 +28,7 @@ class Brokers:
         self.bootstrap = list(bootstrap)
         self.random = random
         self._leaders: dict[tuple[str, int], Address] = {}
+        self._epochs: dict[tuple[str, int], int] = {}
         self._coordinators: dict[tuple[int, str], Address] = {}
         self._controller: Address | None = None
         self._clients: dict[tuple[Address, str], Client] = {}
@@ -74,6 +75,18 @@ class Brokers:
             self._controller = None
             raise
 
+    # Leader epochs (KIP-320): a broker that knows less than its client is not believed
+
+    def epoch(self, topic: str, partition: int) -> int:
+        """The latest leader epoch that is known, -1 for none."""
+        return self._epochs.get((topic, partition), -1)
+
+    def saw_epoch(self, topic: str, partition: int, epoch: int) -> None:
+        """Records, or a committed position, tell of an epoch; who leads in an earlier one leads no more."""
+        if epoch > self.epoch(topic, partition):
+            self._epochs[topic, partition] = epoch
+            self.forget_leader(topic, partition)
+
     # What an error code may tell
 
     def forget_leader(self, topic: str, partition: int) -> None:
@@ -102,11 +115,12 @@ class Brokers:
         self._controller = addresses.get(answer.controller_id)
         for found in answer.topics:
             for each in found.partitions:
-                address = addresses.get(each.leader_id)
-                if address is None or each.error_code:
-                    self._leaders.pop((found.name, each.partition_index), None)
+                address, place = addresses.get(each.leader_id), (found.name, each.partition_index)
+                if address is None or each.error_code or each.leader_epoch < self.epoch(*place):
+                    self._leaders.pop(place, None)
                 else:
-                    self._leaders[found.name, each.partition_index] = address
+                    self._leaders[place] = address
+                    self._epochs[place] = each.leader_epoch
 
     async def _find_coordinator(self, kind: int, key: str) -> Address:
         request = FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])

@@ -60,6 +60,7 @@ class ClusterNemesis:
             self.slow_disk: 1,
             self.clock_jump: 1,
             self.kill_all: 1,
+            self.kill_beside_a_cut: 2,
         }
         if is_flushed:
             self._faults[self.power_loss_of_all] = 1
@@ -103,7 +104,7 @@ class ClusterNemesis:
                 return True
             self._is_hurt = True
             return False
-        deadly = (self.kill, self.kill_inside_a_disk_call, self.kill_all)
+        deadly = (self.kill, self.kill_inside_a_disk_call, self.kill_all, self.kill_beside_a_cut)
         return self._is_hurt and fault in deadly
 
     def _choose(self) -> Node:
@@ -144,6 +145,17 @@ class ClusterNemesis:
 
     async def clean_restart(self, node: Node) -> None:
         await node.stop(self._down_s())
+
+    async def kill_beside_a_cut(self, node: Node) -> None:
+        """A broker is cut off from the others; they go on without it, and one of them dies."""
+        others = [other for other in self.nodes if other is not node]
+        for other in others:
+            self.network.block(node.name, other.name)
+            self.network.block(other.name, node.name)
+        await self._wait(1.0, 6.0)
+        self._random.choice(others).kill(self._down_s())
+        await self._wait(0.0, 3.0)
+        self.network.heal()
 
     # The network
 

@@ -27,8 +27,12 @@ async def read_committed(
     brokers: Brokers, place: Place, offset: int, max_bytes: int, max_wait_ms: int = 100
 ) -> tuple[list[tuple[int, str]], int]:
     """The committed values from an offset on, and the offset to go on at. OSError to try again later."""
+    await brokers.leader(*place)
     partition = FetchRequest.FetchPartition(
-        partition=place[1], fetch_offset=offset, partition_max_bytes=max_bytes
+        partition=place[1],
+        current_leader_epoch=brokers.epoch(*place),
+        fetch_offset=offset,
+        partition_max_bytes=max_bytes,
     )
     topic = FetchRequest.FetchTopic(topic=place[0], partitions=[partition])
     request = FetchRequest(
@@ -41,8 +45,10 @@ async def read_committed(
     answer = await brokers.ask_leader(*place, request, FETCH_VERSION)
     found = answer.responses[0].partitions[0]
     if found.error_code:
+        name, address = error_for(found.error_code).__name__, await brokers.leader(*place)
+        brokers.client(address).log(f"{address[0]} refuses a fetch of {place} at {offset}: {name}")
         brokers.forget_leader(*place)
-        raise Unreadable(error_for(found.error_code).__name__)
+        raise Unreadable(name)
     data = memoryview(found.records or b"")
     aborted = [(each.producer_id, each.first_offset) for each in found.aborted_transactions or ()]
     values = [
@@ -51,6 +57,7 @@ async def read_committed(
     ]
     for header, _ in whole_batches(data, True):
         offset = max(offset, header.next_offset)
+        brokers.saw_epoch(*place, header.leader_epoch)
     return values, offset
 
 

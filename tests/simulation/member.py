@@ -152,7 +152,9 @@ class Member:
         for (topic, index), offset in offsets.items():
             topics.setdefault(topic, []).append(
                 OffsetCommitRequest.OffsetCommitRequestPartition(
-                    partition_index=index, committed_offset=offset
+                    partition_index=index,
+                    committed_offset=offset,
+                    committed_leader_epoch=self.brokers.epoch(topic, index),
                 )
             )
         request = OffsetCommitRequest(
@@ -242,6 +244,7 @@ async def fetch_positions(
             read = OffsetRead(member.group, place, each.committed_offset, asked_at, now)
             member.ledger.offset_reads.append(read)
             positions[place] = max(0, each.committed_offset)
+            member.brokers.saw_epoch(*place, each.committed_leader_epoch)
     return positions
 
 

@@ -181,7 +181,9 @@ class TransactionalProducer:
         for (topic, index), offset in offsets.items():
             topics.setdefault(topic, []).append(
                 TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(
-                    partition_index=index, committed_offset=offset
+                    partition_index=index,
+                    committed_offset=offset,
+                    committed_leader_epoch=self.brokers.epoch(topic, index),
                 )
             )
         request = TxnOffsetCommitRequest(

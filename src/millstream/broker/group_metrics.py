@@ -6,7 +6,9 @@ from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from millstream.broker.remote_ends import RemoteEnds
 from millstream.coordinator.groups.shard import GroupShard
+from millstream.model import TopicPartition
 
 if TYPE_CHECKING:
     from millstream.broker.server import Broker
@@ -20,13 +22,14 @@ class GroupMetrics:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self.remote_ends = RemoteEnds(broker)
         reading = broker.metrics.reading
         reading(
             "groups", "Groups that this broker coordinates, by type and state.", self._states, "type", "state"
         )
         reading(
             "group_lag",
-            "Records between what a group has committed and the end of a partition that this broker leads.",
+            "Records between what a group coordinated here has committed and the partition's end.",
             self._lags,
             "group",
             "topic",
@@ -54,6 +57,10 @@ class GroupMetrics:
                 return
             for (topic, index), committed in islice(shard.offsets.of(group_id), room):
                 partition = topics(topic).get(index)
-                if partition is not None and committed.offset >= 0:
-                    lag = max(partition.high_watermark - committed.offset, 0)
-                    lags[group_id, topic, str(index)] = lag
+                end = (
+                    partition.high_watermark
+                    if partition is not None and partition.is_leader
+                    else self.remote_ends.get(TopicPartition(topic, index))
+                )
+                if end is not None and committed.offset >= 0:
+                    lags[group_id, topic, str(index)] = max(end - committed.offset, 0)

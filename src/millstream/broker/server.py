@@ -25,6 +25,7 @@ from millstream.broker.housekeeping import Housekeeping
 from millstream.broker.membership import Membership
 from millstream.broker.metrics_endpoint import MetricsEndpoint
 from millstream.broker.producer_ids import ProducerIds
+from millstream.broker.remote_ends import ASK_MS
 from millstream.broker.router import Router
 from millstream.broker.transaction_admission import TransactionAdmission
 from millstream.broker.transaction_markers import TransactionMarkers
@@ -127,7 +128,7 @@ class Broker:
             config["offsets.commit.timeout.ms"],
         )
         self.coordinators.add(GROUPS_TOPIC, self.groups)
-        GroupMetrics(self)
+        self.group_metrics = GroupMetrics(self)
         self.transaction_admission = TransactionAdmission(self)
         self.transaction_markers = TransactionMarkers(self)
         self.transactions: Runtime[TransactionShard] = Runtime(TRANSACTIONS_TOPIC, self._transaction_shard)
@@ -231,6 +232,9 @@ class Broker:
         Cleaner(self).begin(self.background)
         if config["metrics.listener"]:
             await self.metrics_endpoint.start(config["metrics.listener"])
+            self.background.every(
+                "asking for ends of partitions", lambda: ASK_MS, self.group_metrics.remote_ends.ask
+            )
 
     async def stop(self) -> None:
         """Hand over what others can lead, answer what is under way, write everything down, and end."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from re import Pattern
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 from millstream.client.assignors import COOPERATIVE_STICKY
 from millstream.client.cluster import Cluster
 from millstream.client.consumer_errors import NotSubscribed
+from millstream.client.consumer_flow import RecordFlow
 from millstream.client.consumer_group import Callbacks, ConsumerGroup
 from millstream.client.consumer_options import ConsumerOptions, GroupProtocol, IsolationLevel, OffsetReset
 from millstream.client.consumer_positions import Positions
+from millstream.client.consumer_queries import ConsumerQueries
 from millstream.client.deadline import Deadline
 from millstream.client.face import Closed
 from millstream.client.fetch_lane import Lane
@@ -21,7 +23,7 @@ from millstream.client.fetcher import Fetcher
 from millstream.client.group_host import Callback, Subscription
 from millstream.client.group_metadata import GroupMetadata
 from millstream.client.group_offsets import Committed, fetch_committed
-from millstream.client.offsets import EARLIEST, LATEST, Found, list_offsets
+from millstream.client.offsets import EARLIEST, LATEST
 from millstream.client.poll_point import PollPoint
 from millstream.client.serializers import Deserializer, Format, deserializer_of
 from millstream.client.subscription import NOT_KNOWN, Assignment, PartitionState
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 Offsets = Mapping[TopicPartition, "int | Committed"]
 
 
-class AsyncConsumer:
+class AsyncConsumer(ConsumerQueries):
     """Reads records. It belongs to one event loop and one task; make it inside a coroutine.
 
         async with AsyncConsumer("localhost:9092", group="billing") as consumer:
@@ -125,6 +127,7 @@ class AsyncConsumer:
             if group is not None
             else None
         )
+        self._flow = RecordFlow(self._assignment, self._poll_point)
         self._subscription: Subscription | None = None
         self._will_pump = False
         self._is_closed = False
@@ -143,7 +146,7 @@ class AsyncConsumer:
         if self._is_closed:
             return
         self._is_closed = True
-        self._poll_point.wake()
+        self._flow.end()
         try:
             if self._group is not None:
                 await self._group.close(self._deadline(timeout))
@@ -153,9 +156,6 @@ class AsyncConsumer:
             for cluster in self._clusters:
                 await cluster.close()
 
-    def _deadline(self, timeout: float | None) -> Deadline:
-        return Deadline(self._options.request_timeout_ms if timeout is None else timeout * 1000)
-
     def _wake_fetcher(self) -> None:
         """Also from the thread of a caller that blocks."""
         if not self._will_pump and not self._is_closed:
@@ -164,6 +164,7 @@ class AsyncConsumer:
 
     def _pump(self) -> None:
         self._will_pump = False
+        self._assignment.has_room_again = False
         self._fetcher.pump()
 
     # ---------------------------------------------------------------- what to read
@@ -246,42 +247,21 @@ class AsyncConsumer:
     def _states(self, partitions: Iterable[tuple[str, int]]) -> list[PartitionState]:
         return [self._assignment[TopicPartition(*each)] for each in partitions] or list(self._assignment)
 
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise Closed("the consumer was closed")
-
     # ---------------------------------------------------------------- records
 
     async def poll(self, max_records: int = 500, timeout: float = 1.0) -> list[Record]:
         """The next records, at most so many; an empty list if none come within `timeout` seconds."""
         self._check_open()
-        records = self.take_now(max_records)
-        if records:
-            if self._will_pump:
-                await asyncio.sleep(0)  # the next Fetch is on its way while the caller works
-            return records
-        deadline = Deadline(timeout * 1000)
-        while True:
-            await self._poll_point.attend()
-            records = self._assignment.take(max_records)
-            if records or deadline.has_passed:
-                return records
-            await self._poll_point.wait(deadline.remaining_ms / 1000)
+        return await self._flow.poll(max_records, Deadline(timeout * 1000))
 
     def __aiter__(self) -> AsyncConsumer:
         return self
 
     async def __anext__(self) -> Record:
-        ready = self._assignment.ready
-        while True:
-            while ready and not self._poll_point.is_due:
-                reader = ready[0]
-                for record in reader:
-                    return record
-                self._assignment.finish(reader)
-                await asyncio.sleep(0)
-            if not await self.until_ready():
-                raise StopAsyncIteration
+        record = await self._flow.next()
+        if record is None:
+            raise StopAsyncIteration
+        return record
 
     async def poll_arrow(self, timeout: float = 1.0) -> pyarrow.RecordBatch:
         """The next records by the column; a batch without rows if none come within `timeout` seconds.
@@ -289,58 +269,8 @@ class AsyncConsumer:
         It holds what one Fetch brought from one partition, or from several where that is little. Keys
         and values are bytes: deserialisers are not asked. Needs the extra `millstream[arrow]`.
         """
-        from millstream.client.consumer_arrow import take_arrow
-
         self._check_open()
-        deadline = Deadline(timeout * 1000)
-        while True:
-            if self._poll_point.is_due:
-                await self._poll_point.attend()
-            batch = take_arrow(self._assignment)
-            if batch.num_rows or deadline.has_passed:
-                await asyncio.sleep(0)
-                return batch
-            await self._poll_point.wait(deadline.remaining_ms / 1000)
-
-    # ---------------------------------------------------------------- for the blocking face
-
-    def take_now(self, max_records: int) -> list[Record]:
-        """Records that lie ready, unless something else is due first. For the caller's own thread."""
-        if self._poll_point.is_due or self._is_closed:
-            return []
-        return self._assignment.take(max_records)
-
-    def take_arrow_now(self) -> pyarrow.RecordBatch | None:
-        """Records that lie ready by the column, unless something else is due. For the caller's own thread."""
-        from millstream.client.consumer_arrow import take_arrow
-
-        if self._poll_point.is_due or self._is_closed or not self._assignment.ready:
-            return None
-        batch = take_arrow(self._assignment)
-        return batch if batch.num_rows else None
-
-    def iterate(self, wait: Callable[[], bool]) -> Iterator[Record]:
-        """Records that lie ready; `wait` waits for more, false at the end. For the caller's thread."""
-        point, assignment = self._poll_point, self._assignment
-        ready = assignment.ready
-        while wait():
-            while ready and not point.is_due:
-                reader = ready[0]
-                for record in reader:
-                    yield record
-                    if point.is_due:  # the other thread has set it meanwhile
-                        break  # type: ignore[unreachable]
-                else:
-                    assignment.finish(reader)
-
-    async def until_ready(self) -> bool:
-        """Do what is due and wait for records; false once the consumer is closed."""
-        while not self._is_closed:
-            await self._poll_point.attend()
-            if self._assignment.ready:
-                return True
-            await self._poll_point.wait(3600.0)
-        return False
+        return await self._flow.poll_arrow(Deadline(timeout * 1000))
 
     # ---------------------------------------------------------------- positions
 
@@ -431,46 +361,6 @@ class AsyncConsumer:
             TopicPartition(*partition): each if isinstance(each, Committed) else Committed(each, -1, "")
             for partition, each in offsets.items()
         }
-
-    # ---------------------------------------------------------------- what the cluster knows
-
-    async def beginning_offsets(
-        self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
-    ) -> dict[TopicPartition, int]:
-        """The first offset of each partition."""
-        return await self._offsets_at(EARLIEST, partitions, timeout)
-
-    async def end_offsets(
-        self, partitions: Iterable[tuple[str, int]], timeout: float | None = None
-    ) -> dict[TopicPartition, int]:
-        """The offset behind the last record of each partition that this consumer may read."""
-        return await self._offsets_at(LATEST, partitions, timeout)
-
-    async def _offsets_at(
-        self, place: int, partitions: Iterable[tuple[str, int]], timeout: float | None
-    ) -> dict[TopicPartition, int]:
-        found = await self.offsets_at({TopicPartition(*each): place for each in partitions}, timeout)
-        return {partition: each.offset for partition, each in found.items()}
-
-    async def offsets_at(
-        self, times_ms: Mapping[TopicPartition, int], timeout: float | None = None
-    ) -> dict[TopicPartition, Found]:
-        """The first record of each partition at or after a time; its offset is -1 if there is none."""
-        self._check_open()
-        deadline, isolation = self._deadline(timeout), self._options.isolation
-        return await list_offsets(self._cluster, times_ms, deadline, isolation_level=isolation)
-
-    async def partitions_of(self, topic: str, timeout: float | None = None) -> list[TopicPartition]:
-        """The partitions of a topic; NoSuchTopic if there is none."""
-        self._check_open()
-        found = await self._cluster.topic(topic, self._deadline(timeout))
-        return [TopicPartition(topic, index) for index in sorted(found.partitions)]
-
-    async def topics(self, timeout: float | None = None) -> list[str]:
-        """The names of all topics, internal ones left out."""
-        self._check_open()
-        metadata = await self._cluster.refresh(None, self._deadline(timeout))
-        return sorted(topic.name for topic in metadata.topics.values() if not topic.is_internal)
 
 
 def _take_exception(task: asyncio.Task[Any]) -> None:

@@ -55,6 +55,7 @@ class Consumer:
         except BaseException:
             self._thread.close()
             raise
+        self._flow = self._core._flow
 
     def __enter__(self) -> Consumer:
         return self
@@ -173,15 +174,15 @@ class Consumer:
 
     def poll(self, max_records: int = 500, timeout: float = 1.0) -> list[Record]:
         """The next records, at most so many; an empty list if none come within `timeout` seconds."""
-        return self._core.take_now(max_records) or self._serve(self._core.poll(max_records, timeout))
+        return self._flow.take(max_records) or self._serve(self._core.poll(max_records, timeout))
 
     def __iter__(self) -> Iterator[Record]:
         """Record after record, until the consumer is closed. A commit covers those handed out."""
-        return self._core.iterate(lambda: self._serve(self._core.until_ready()))
+        return self._flow.iterate(lambda: self._serve(self._flow.until_ready()))
 
     def poll_arrow(self, timeout: float = 1.0) -> pyarrow.RecordBatch:
         """The next records by the column; AsyncConsumer.poll_arrow tells more."""
-        batch = self._core.take_arrow_now()
+        batch = self._flow.take_arrow()
         return batch if batch is not None else self._serve(self._core.poll_arrow(timeout))
 
     # ---------------------------------------------------------------- positions and commits

@@ -6,7 +6,6 @@ import asyncio
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from time import monotonic
 
 from millstream.client.cluster import Cluster
 from millstream.client.consumer_commits import Commits
@@ -55,7 +54,7 @@ class ConsumerGroup:
         self._commits = Commits(self._link, lambda: self.identity)
         self._callbacks = Callbacks()
         self._membership: Membership | None = None
-        self._seen: object = None
+        self._seen = assignment.progress
         self._told: dict[TopicPartition, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._clock: asyncio.Task[None] | None = None
@@ -164,14 +163,10 @@ class ConsumerGroup:
 
     @property
     def idle_ms(self) -> float:
-        if self._poll_point.is_waiting:
-            return 0.0
-        ready = self._assignment.ready
-        seen = (id(ready[0]), ready[0].position) if ready else None
-        if seen != self._seen:
-            self._seen = seen
-            self._poll_point.polled_at = monotonic()
-        return (monotonic() - self._poll_point.polled_at) * 1000
+        if self._assignment.progress != self._seen:
+            self._seen = self._assignment.progress
+            self._poll_point.has_polled()  # records are taken without asking anyone
+        return self._poll_point.idle_ms
 
     async def give_up(self, partitions: Iterable[TopicPartition]) -> None:
         going = frozenset(partitions)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from time import monotonic
 
 Work = Callable[[], Awaitable[None]]
 
@@ -19,9 +18,10 @@ class PollPoint:
     """A queue of work that waits for the next poll. `is_due` is cheap to look at for every record."""
 
     def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self.is_due = False
         self.is_waiting = False
-        self.polled_at = monotonic()
+        self.polled_at = self._loop.time()
         self._due: deque[tuple[Work, asyncio.Future[None] | None]] = deque()
         self._errors: deque[BaseException] = deque()
         self._failure: BaseException | None = None
@@ -30,7 +30,7 @@ class PollPoint:
 
     async def run(self, work: Work) -> None:
         """Have the next poll do `work`, and wait until it is done. Its errors are the poll's."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[None] = self._loop.create_future()
         self._due.append((work, done))
         self.interrupt()
         await done
@@ -57,6 +57,15 @@ class PollPoint:
         """There is something new for a poll that waits."""
         self._changed.set()
 
+    @property
+    def idle_ms(self) -> float:
+        """How long ago the caller asked for something; 0 while it waits for it."""
+        return 0.0 if self.is_waiting else (self._loop.time() - self.polled_at) * 1000
+
+    def has_polled(self) -> None:
+        """The caller asked for something just now."""
+        self.polled_at = self._loop.time()
+
     def interrupt(self) -> None:
         """Have whoever hands out records look again at what is ready."""
         self.is_due = True
@@ -64,7 +73,7 @@ class PollPoint:
 
     async def attend(self) -> None:
         """Do what is due; raise what has failed."""
-        self.polled_at = monotonic()
+        self.has_polled()
         async with self._lock:
             while self._due:
                 work, done = self._due.popleft()
@@ -97,4 +106,4 @@ class PollPoint:
             pass
         finally:
             self.is_waiting = False
-            self.polled_at = monotonic()
+            self.has_polled()

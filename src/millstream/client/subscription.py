@@ -104,6 +104,7 @@ class Assignment:
         self._on_taken = on_taken
         self._on_changed = on_changed
         self.ready: deque[RecordReader] = deque()
+        self.has_room_again = False
         # Each is written by one thread only.
         self._put_bytes = 0
         self._dropped_bytes = 0
@@ -135,6 +136,12 @@ class Assignment:
     def buffered_bytes(self) -> int:
         """How much was fetched and not yet taken."""
         return self._put_bytes - self._dropped_bytes - self._taken_bytes
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Something that changes whenever a record is taken."""
+        head = next(iter(self.ready.copy()), None)
+        return self._taken_bytes, -1 if head is None else head.position
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
         """Begin to read partitions, each where its group is or as the reset policy says."""
@@ -232,4 +239,5 @@ class Assignment:
                 state.position_epoch = reader.leader_epoch
             state.readers.popleft()
             self._taken_bytes += reader.size_bytes
+        self.has_room_again = True
         self._on_taken()

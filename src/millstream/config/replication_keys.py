@@ -5,8 +5,6 @@ from __future__ import annotations
 from millstream.config.checks import at_least
 from millstream.config.keys import MAX_LONG, ConfigKey
 
-ONE_REPLICA = "partitions are not copied between brokers yet"
-NO_THROTTLE = "replication is not throttled"
 NO_MOVES = "replicas are not moved between log folders"
 NO_WINDOWS = "the rate is not measured in windows of this size"
 
@@ -40,7 +38,6 @@ REPLICATION_KEYS = (
         "How many bytes a second throttled replicas read from their leaders.",
         at_least(0),
         "cluster-wide",
-        idle=NO_THROTTLE,
     ),
     ConfigKey(
         "leader.imbalance.check.interval.seconds",
@@ -56,7 +53,6 @@ REPLICATION_KEYS = (
         "How many bytes a second leaders give to throttled replicas.",
         at_least(0),
         "cluster-wide",
-        idle=NO_THROTTLE,
     ),
     ConfigKey(
         "num.replica.alter.log.dirs.threads",
@@ -72,7 +68,7 @@ REPLICATION_KEYS = (
         "How many connections a broker copies from each other broker with.",
         at_least(1),
         "cluster-wide",
-        idle=ONE_REPLICA,
+        idle="one connection to each other broker copies everything",
     ),
     ConfigKey(
         "replica.alter.log.dirs.io.max.bytes.per.second",
@@ -89,7 +85,6 @@ REPLICATION_KEYS = (
         1000,
         "How long a follower waits after a failed fetch before it tries again.",
         at_least(0),
-        idle=ONE_REPLICA,
     ),
     ConfigKey(
         "replica.fetch.max.bytes",
@@ -97,14 +92,13 @@ REPLICATION_KEYS = (
         1024 * 1024,
         "How many bytes of one partition a follower asks for at a time; a larger batch is still copied.",
         at_least(0),
-        idle=ONE_REPLICA,
     ),
     ConfigKey(
         "replica.fetch.min.bytes",
         "int",
         1,
         "How many bytes must be there before a follower's fetch is answered.",
-        idle=ONE_REPLICA,
+        idle="a follower is told at once of whatever there is",
     ),
     ConfigKey(
         "replica.fetch.response.max.bytes",
@@ -112,14 +106,12 @@ REPLICATION_KEYS = (
         10 * 1024 * 1024,
         "How many bytes a follower asks for at a time over all partitions.",
         at_least(0),
-        idle=ONE_REPLICA,
     ),
     ConfigKey(
         "replica.fetch.wait.max.ms",
         "int",
         500,
         "How long a follower's fetch waits for new records.",
-        idle=ONE_REPLICA,
     ),
     ConfigKey(
         "replica.high.watermark.checkpoint.interval.ms",
@@ -133,29 +125,26 @@ REPLICATION_KEYS = (
         30_000,
         "A follower that has not caught up with the end of the log for this long leaves the in-sync"
         " replicas.",
-        idle=ONE_REPLICA,
     ),
     ConfigKey(
         "replica.selector.class",
         "string",
         None,
-        "The rule by which consumers are sent to a follower near them; without one they read from the"
-        " leader.",
-        idle=ONE_REPLICA,
+        "The rule by which consumers are sent to a follower near them: RackAwareReplicaSelector, or none; then"
+        " they read from the leader.",
     ),
     ConfigKey(
         "replica.socket.receive.buffer.bytes",
         "int",
         64 * 1024,
         "The receive buffer of a follower's connection in the operating system.",
-        idle=ONE_REPLICA,
+        idle="the operating system chooses",
     ),
     ConfigKey(
         "replica.socket.timeout.ms",
         "int",
         30_000,
         "How long a follower waits for an answer beyond replica.fetch.wait.max.ms.",
-        idle=ONE_REPLICA,
     ),
     ConfigKey(
         "replication.quota.window.num",

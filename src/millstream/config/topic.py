@@ -30,7 +30,6 @@ THROTTLED = Matches(
 )
 
 NO_TIERS = "records stay on the brokers' own disks"
-NO_THROTTLE = "replication is not throttled"
 
 
 def _key(
@@ -141,7 +140,6 @@ _KEYS = (
         "The replicas whose copying from the leader is held to the throttled rate on the follower's side, as"
         " partition:broker pairs, or * for all.",
         THROTTLED,
-        idle=NO_THROTTLE,
     ),
     _key(
         "index.interval.bytes",
@@ -159,7 +157,6 @@ _KEYS = (
         "The replicas whose copying is held to the throttled rate on the leader's side, as partition:broker"
         " pairs, or * for all.",
         THROTTLED,
-        idle=NO_THROTTLE,
     ),
     _key(
         "local.retention.bytes",

@@ -488,16 +488,25 @@ class Runtime(Generic[S]):
         return seen
 
     async def read_all(self, look: Callable[[S], T]) -> list[T]:
-        """Look at all shards that this broker serves; CoordinatorLoadInProgress if one is not loaded."""
+        """Look at all shards that this broker serves; CoordinatorLoadInProgress if one is not loaded.
+
+        One after the other: all else has its turn in between. A shard that moves meanwhile is left out.
+        """
         hosts = list(self._hosts.values())
-        for host in hosts:
-            host.write_together()
         if not all(host.is_active for host in hosts):
             raise CoordinatorLoadInProgress
-        seen = [look(host.shard) for host in hosts]
+        seen: list[tuple[_Host[S], T]] = []
         for host in hosts:
-            await self._settle(host)
-        return seen
+            if not host.is_over:
+                host.write_together()
+                seen.append((host, look(host.shard)))
+                await asyncio.sleep(0)
+        settled: list[T] = []
+        for host, found in seen:
+            if not host.is_over:
+                await self._settle(host)
+                settled.append(found)
+        return settled
 
     def end_transaction(self, index: int, producer: Producer, is_commit: bool) -> None:
         """The end of a transaction was appended to the partition, by whoever coordinates it."""

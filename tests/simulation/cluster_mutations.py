@@ -1,0 +1,93 @@
+"""Faults put into replication and the controller on purpose, to show that the checks can fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from millstream.cluster import rules
+from millstream.cluster.metadata import PartitionState
+from millstream.controller import elections, partition_changes
+from millstream.controller.isr import Proposal
+from tests.simulation.coordinator_mutations import let_zombies_go_on
+
+MUTATION_S = 30.0
+
+Mutation = Callable[[], AbstractContextManager[Any]]
+
+
+def acknowledge_before_replication() -> AbstractContextManager[Any]:
+    """A leader commits what it alone has."""
+
+    def high_watermark(current: int, own_end: int, *_: Any, **__: Any) -> int:
+        return max(current, own_end)
+
+    return patch.object(rules, "high_watermark", high_watermark)
+
+
+def ignore_epochs_on_truncation() -> AbstractContextManager[Any]:
+    """A follower is cut off only where it is longer than its leader."""
+
+    def divergence(_: Any, log_end: int, follower_epoch: int, follower_end: int) -> tuple[int, int] | None:
+        return (follower_epoch, log_end) if follower_end > log_end else None
+
+    return patch.object(rules, "divergence", divergence)
+
+
+@contextmanager
+def skip_fencing() -> Iterator[None]:
+    """Old epochs are as good as new ones: of leaders that propose an ISR, and of transactional producers."""
+
+    def altered(
+        state: PartitionState, proposal: Proposal, _: Any, __: Any, topic: elections.Rules
+    ) -> PartitionState:
+        isr = [member.broker_id for member in proposal.isr]
+        found = elections.with_isr(state, isr, topic)
+        return found if state.leader in isr else replace(found, isr=[state.leader, *isr])
+
+    with patch.object(partition_changes, "altered", altered), let_zombies_go_on():
+        yield
+
+
+def trust_unclean_brokers() -> AbstractContextManager[Any]:
+    """A broker that may have lost the end of its logs stays in sync, and may lead."""
+    return patch.object(elections, "distrusting", lambda state, broker: state)
+
+
+def forget_the_old_isr() -> AbstractContextManager[Any]:
+    """While a change is pending, only the proposed ISR counts."""
+
+    def counted(
+        isr: Collection[int], proposed: Collection[int] | None, joining: Collection[int] = ()
+    ) -> set[int]:
+        return set(isr if proposed is None else proposed)
+
+    return patch.object(rules, "counted", counted)
+
+
+MUTATIONS: dict[str, tuple[Mutation, str]] = {
+    mutation.__name__: (mutation, favourite)
+    for mutation, favourite in (
+        (acknowledge_before_replication, "kill"),
+        (ignore_epochs_on_truncation, "cut_off"),
+        (skip_fencing, "lose_connections"),
+        (trust_unclean_brokers, "power_loss"),
+        (forget_the_old_isr, "kill_beside_a_cut"),
+    )
+}
+"""Each with the fault that brings it to light soonest."""
+
+
+def seeds_until_caught(name: str, limit: int) -> int:
+    """How many seeds it takes to notice a mutation; `limit` + 1 if that many do not."""
+    from tests.simulation.cluster import simulate_cluster
+
+    mutation, favourite = MUTATIONS[name]
+    with mutation():
+        for seed in range(limit):
+            if not simulate_cluster(seed, duration_s=MUTATION_S, favourite=favourite).is_good:
+                return seed + 1
+    return limit + 1
