@@ -126,10 +126,14 @@ class Subject:
         self._shared: Broker | None = None
         self._made = 0
 
+    def new_folder(self) -> Path:
+        """A folder that no other broker of this subject has, not made yet."""
+        self._made += 1
+        return self._folder / str(self._made)
+
     def make(self, settings: Mapping[str, str] | None = None) -> Broker:
         """A broker with an empty folder of its own, not started."""
-        self._made += 1
-        folder = self._folder / str(self._made)
+        folder = self.new_folder()
         folder.mkdir(parents=True)
         merged = {**SETTINGS, **(settings or {})}
         if self.kind == APACHE_KAFKA:

@@ -17,6 +17,10 @@ RUN_HERE = {
     "consumer_arrow.py",
     "consumer_async.py",
     "consumer_group.py",
+    "producer_arrow.py",
+    "producer_async.py",
+    "producer_quickstart.py",
+    "producer_transactions.py",
     "demo.py",
     "confluent_quickstart.py",
     "kafka_python_quickstart.py",
@@ -88,6 +92,35 @@ def test_admin_tour(broker: Broker) -> None:
     printed = run(str(EXAMPLES / "admin_tour.py"), broker.bootstrap)
     assert "created tour with 2 partitions\ncleanup.policy = compact (from topic)\n" in printed
     assert printed.endswith("committed 0 lag 0\nleft []\n")
+
+
+def test_producer_quickstart(broker: Broker) -> None:
+    lines = run(str(EXAMPLES / "producer_quickstart.py"), broker.bootstrap).splitlines()
+    assert lines[0] == "the first is at 0"
+    assert [line for line in lines if line.startswith("written to")] == [
+        f"written to producer-orders-0 at {offset}" for offset in (1, 2, 3)
+    ]
+    assert lines[-1] == "all are written: 0 bytes are left"
+
+
+def test_producer_async(broker: Broker) -> None:
+    printed = run(str(EXAMPLES / "producer_async.py"), broker.bootstrap)
+    assert printed == "wrote 50000 events, and 10 more in a row: True\n"
+
+
+def test_producer_arrow(broker: Broker) -> None:
+    printed = run(str(EXAMPLES / "producer_arrow.py"), broker.bootstrap)
+    assert printed == "wrote 200000 rows of the table\nwrote 3 values to partition 0\n"
+
+
+def test_producer_transactions(broker: Broker) -> None:
+    from tests.compat.committed import committed
+
+    for times in (1, 2):
+        printed = run(str(EXAMPLES / "producer_transactions.py"), broker.bootstrap)
+        assert printed.endswith("copied 1000 records to transactions-out\n")
+        values = [value for part in committed(broker.bootstrap, "transactions-out", 1) for value in part]
+        assert values == [b"ORDER %d" % number for number in range(1000)] * times
 
 
 def test_the_test_suite_with_a_broker() -> None:

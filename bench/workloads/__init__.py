@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench.workload import Workload
+from bench.workloads.cluster import ClusterStart, ReplicatedLatency, ReplicatedProduce
 from bench.workloads.fetch import LargeLog, RawFetch
 from bench.workloads.groups import Commits, Rebalance
 from bench.workloads.interference import ColdBacklog, Compaction
@@ -77,6 +78,10 @@ def all_workloads() -> list[Workload]:
         Memory(),
         ManyPartitions(),
         ManySegments(),
+        ReplicatedProduce(100),
+        ReplicatedProduce(1000),
+        ReplicatedLatency(),
+        ClusterStart(),
         ColdBacklog(),
         Compaction(),
     ]

@@ -13,10 +13,19 @@ if TYPE_CHECKING:
     from millstream.client.admin_blocking import Admin as Admin
     from millstream.client.consumer import AsyncConsumer as AsyncConsumer
     from millstream.client.consumer_blocking import Consumer as Consumer
+    from millstream.client.face import Closed as Closed
+    from millstream.client.group_metadata import GroupMetadata as GroupMetadata
     from millstream.client.producer import AsyncProducer as AsyncProducer
     from millstream.client.producer_blocking import Producer as Producer
+    from millstream.client.producer_buffer import BufferFull as BufferFull
+    from millstream.client.producer_columns import DeliveredRange as DeliveredRange
+    from millstream.client.producer_columns import Deliveries as Deliveries
+    from millstream.client.producer_coordinator import OffsetAndMetadata as OffsetAndMetadata
     from millstream.client.producer_delivery import Delivered as Delivered
     from millstream.client.producer_delivery import Delivery as Delivery
+    from millstream.client.transactions_client import NoTransaction as NoTransaction
+    from millstream.client.transactions_client import TransactionAborted as TransactionAborted
+    from millstream.client.transactions_client import TransactionFailed as TransactionFailed
     from millstream.errors import KafkaError as KafkaError
     from millstream.errors import MillstreamError as MillstreamError
     from millstream.model import TopicPartition as TopicPartition
@@ -27,14 +36,23 @@ _MODULES = {
     "AsyncAdmin": "millstream.client.admin",
     "AsyncConsumer": "millstream.client.consumer",
     "AsyncProducer": "millstream.client.producer",
+    "BufferFull": "millstream.client.producer_buffer",
+    "Closed": "millstream.client.face",
     "Consumer": "millstream.client.consumer_blocking",
     "Delivered": "millstream.client.producer_delivery",
+    "DeliveredRange": "millstream.client.producer_columns",
+    "Deliveries": "millstream.client.producer_columns",
     "Delivery": "millstream.client.producer_delivery",
+    "GroupMetadata": "millstream.client.group_metadata",
     "KafkaError": "millstream.errors",
     "MillstreamError": "millstream.errors",
+    "NoTransaction": "millstream.client.transactions_client",
+    "OffsetAndMetadata": "millstream.client.producer_coordinator",
     "Producer": "millstream.client.producer_blocking",
     "Record": "millstream.protocol.consumer_kernel",
     "TopicPartition": "millstream.model",
+    "TransactionAborted": "millstream.client.transactions_client",
+    "TransactionFailed": "millstream.client.transactions_client",
 }
 
 __all__ = [*_MODULES]

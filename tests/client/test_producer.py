@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from random import Random
 from typing import Any
 
 import pytest
@@ -245,6 +246,34 @@ def test_what_is_too_large_is_refused(either_bootstrap: str, topic: Make) -> Non
             assert [(await each).offset for each in after] == list(range(10)), "it goes on after that"
 
     run(main())
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_a_batch_that_is_too_large_for_its_topic_is_split(
+    either_bootstrap: str, topic: Make, codec: Any
+) -> None:
+    name = topic(max_message_bytes="1500")
+    random = Random(1)
+    values = [random.randbytes(100) for _ in range(600)]
+
+    async def main() -> None:
+        async with AsyncProducer(either_bootstrap, compression=codec, batch_bytes=20_000) as producer:
+            producer.send(name, values[0])
+            deliveries = [producer.send(name, value, headers=[("h", b"v")]) for value in values[1:]]
+            too_large = producer.send(name, random.randbytes(3000))
+            last = producer.send(name, b"last")
+            assert [(await each).offset for each in deliveries] == list(range(1, 600))
+            with pytest.raises(MessageTooLarge):
+                await too_large
+            assert (await last).offset == 600
+            rows = await (await producer.send_batch(name, values[:50]))
+            assert sum(each.count for each in rows) == 50
+            assert len(rows) > 1
+            await producer.flush()
+            assert producer.buffered_bytes == 0
+
+    run(main())
+    assert values_in(either_bootstrap, name) == [[*values, b"last", *values[:50]]]
 
 
 def test_topics_that_do_not_exist(either_bootstrap: str, new_name: Name) -> None:

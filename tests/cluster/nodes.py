@@ -69,6 +69,7 @@ class Node:
         settings = {"node.id": str(self.broker_id), "log.dirs": str(self.path), **self._nodes.settings}
         config = BrokerConfig(settings)
         self.clock = SystemClock()
+        self.metrics = Metrics()
         self.epoch = self._nodes.next_epoch()
         self.metadata = Metadata(CLUSTER_ID)
         self.metadata.controller_id = 1
@@ -86,7 +87,7 @@ class Node:
             self.store,
             config,
             self.clock,
-            Metrics(),
+            self.metrics,
             no_admission,
             metadata=self.metadata,
             peers=self.peers,
@@ -135,6 +136,11 @@ class Node:
         if acknowledged is not None:
             await acknowledged
         return appended
+
+    def exported(self, name: str) -> float:
+        """What the metrics say."""
+        lines = self.metrics.exposition().decode().splitlines()
+        return next(float(line.split()[-1]) for line in lines if line.startswith(f"millstream_{name} "))
 
     async def until_committed(self, offset: int, index: int = 0) -> None:
         """Wait until this replica knows that everything below the offset is committed."""

@@ -446,3 +446,28 @@ def test_watermarks_are_remembered_over_a_restart(tmp_path: Path) -> None:
         assert nodes[2].partition().high_watermark == 5
 
     run(test, tmp_path)
+
+
+def test_what_is_exported_of_replication(tmp_path: Path) -> None:
+    async def test(nodes: Nodes) -> None:
+        await nodes.create(min_insync_replicas="2")
+        for _ in range(5):
+            await nodes[1].send(b"x" * 1000)
+        assert nodes[1].exported("leaders") == 1
+        assert nodes[2].exported("leaders") == 0
+        assert nodes[1].exported("under_replicated_partitions") == 0
+        copied = nodes[2].exported("replicated_bytes_in_total")
+        assert copied == nodes[2].partition().log.size_bytes
+        assert nodes[1].exported("replicated_bytes_out_total") >= 2 * copied
+        await nodes.stop(2, 3)
+        nodes[1].append(b"y")
+        await until(lambda: nodes[1].partition().state.isr == [1])
+        assert nodes[1].exported("under_replicated_partitions") == 1
+        assert nodes[1].exported("under_min_isr_partitions") == 1
+        assert nodes[1].exported("isr_shrinks_total") == 2
+        await nodes.start(2)
+        await nodes.tell(2, is_new=False)
+        await until(lambda: nodes[1].partition().state.isr == [1, 2])
+        assert nodes[1].exported("isr_expansions_total") == 1
+
+    run(test, tmp_path, replica_lag_time_max_ms="600", replica_fetch_wait_max_ms="200")

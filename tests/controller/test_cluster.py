@@ -13,6 +13,7 @@ from millstream.controller import tree
 from millstream.controller.topics import NewTopic
 from millstream.errors import (
     ElectionNotNeeded,
+    InvalidReplicationFactor,
     NoReassignmentInProgress,
     NotController,
     PreferredLeaderNotAvailable,
@@ -218,6 +219,27 @@ def test_a_broker_that_missed_too_much_asks_for_everything(
         assert {f"t{number}" for number in range(5)} <= slow.metadata.topics.keys()
         assert "gone" not in slow.metadata.topics
         assert slow.replicas.topic("gone") == {}
+
+    run_in_memory(test)
+
+
+def test_a_broker_that_does_not_follow_yet_is_given_no_replicas(run_in_memory: Run) -> None:
+    """It could not tell a log that is new from one that it lost."""
+
+    async def test(cluster: Cluster) -> None:
+        silent = cluster.follower
+        await silent.cluster_state.stop()
+        cluster.lose(silent.config.node_id)
+        await cluster.until(
+            lambda: silent.broker_epoch in cluster.controller.controller.term.picture.epochs.values()
+        )
+        with pytest.raises(InvalidReplicationFactor):
+            await cluster.create("t", 6, 3)
+        await cluster.create("t", 6, 2)
+        states = cluster.controller.metadata.topic("t").partitions
+        assert all(silent.config.node_id not in state.replicas for state in states)
+        await silent.cluster_state.start()
+        await cluster.create("u", 6, 3)
 
     run_in_memory(test)
 

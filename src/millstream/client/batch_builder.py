@@ -38,15 +38,23 @@ class Batch(Outcome):
         "log_append_time_ms",
         "number",
         "partition",
+        "parts",
         "producer_epoch",
         "producer_id",
         "reserved_bytes",
+        "span",
         "topic",
         "transaction",
     )
 
     def __init__(
-        self, topic: str, partition: int, number: int, builder: BatchBuilder, reserved_bytes: int, now: float
+        self,
+        topic: str,
+        partition: int,
+        number: float,
+        builder: BatchBuilder,
+        reserved_bytes: int,
+        now: float,
     ) -> None:
         super().__init__()
         self.topic = topic
@@ -66,6 +74,19 @@ class Batch(Outcome):
         self.log_append_time_ms = -1
         self.error: Exception | None = None
         self.transaction: object = None
+        self.span = 1.0
+        """How far it is to the next number, for those that stand in its place."""
+        self.parts: list[Batch] = []
+
+    @property
+    def size(self) -> int:
+        """How many records it has."""
+        return self.count or self.builder.count
+
+    @property
+    def leaves(self) -> list[Batch]:
+        """Itself, or those that stand in its place."""
+        return [leaf for part in self.parts for leaf in part.leaves] if self.parts else [self]
 
     def seal(self, codec: Codec, level: int | None) -> bytearray:
         """Close it and compress its records; the batch but for its stamp."""
@@ -110,6 +131,17 @@ class Batch(Outcome):
         self.base_sequence = UNNUMBERED
         self.is_in_doubt = False
 
+    def become(self, parts: list[Batch]) -> None:
+        """Let others stand in its place: it is done when they are."""
+        self.parts = parts
+        self.data = None
+        for part in parts:
+            part.add_waiter(self._settle_with_parts)
+
+    def _settle_with_parts(self) -> None:
+        if all(part.is_done for part in self.parts):
+            self.settle()
+
     def written(self, base_offset: int, log_append_time_ms: int) -> None:
         self.base_offset, self.log_append_time_ms = base_offset, log_append_time_ms
         self.data = None
@@ -121,6 +153,10 @@ class Batch(Outcome):
         self.settle()
 
     def delivered(self, index: int, timestamp_ms: int) -> Delivered:
+        for part in self.parts:
+            if index < part.size:
+                return part.delivered(index, timestamp_ms)
+            index -= part.size
         if self.error is not None:
             raise fresh_error(self.error)
         return Delivered(

@@ -222,7 +222,7 @@ class AsyncProducer:
         sender.wake()
         deadline = Deadline(seconds * 1000)
         try:
-            waiting = [place.unplaced for place in self._buffer.topics.values() if place.aside]
+            waiting = [place.unplaced for place in list(self._buffer.topics.values()) if place.aside]
             await settled(waiting, seconds)
             await settled(list(self._buffer.incomplete), deadline.remaining_ms / 1000)
         finally:

@@ -11,12 +11,14 @@ from millstream.client.producer_delivery import NO_OFFSET
 from millstream.client.producer_line import Line
 from millstream.client.producer_request import Flight
 from millstream.client.producer_settings import ProducerSettings
+from millstream.client.producer_split import split
 from millstream.client.producing import reason_of
 from millstream.errors import (
     ConcurrentTransactions,
     DuplicateSequenceNumber,
     InvalidProducerEpoch,
     KafkaError,
+    MessageTooLarge,
     NetworkException,
     NotEnoughReplicasAfterAppend,
     OutOfOrderSequenceNumber,
@@ -105,9 +107,22 @@ class Answers:
             self._again(line, batch, error, is_in_doubt=place.error_code in MAYBE_WRITTEN)
             return
         line.in_flight.remove(batch)
+        if isinstance(error, MessageTooLarge) and not batch.is_done and self._split(line, batch):
+            return
         self.refuse(batch, error)
         if self._settings.is_idempotent and not is_transactional:
             line.restart()
+
+    def _split(self, line: Line, batch: Batch) -> bool:
+        """Queue the halves of a batch that is too large, if it has several records."""
+        halves = split(batch)
+        with self._buffer.lock:
+            if halves:
+                self._buffer.replace(batch, halves)
+                self._buffer.active[line] = None
+            for half in halves:
+                line.put_back(half)
+        return bool(halves)
 
     def _again(self, line: Line, batch: Batch, error: BaseException, *, is_in_doubt: bool) -> None:
         """Queue a batch again, or let it fail where it was tried often enough."""

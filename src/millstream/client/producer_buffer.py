@@ -107,13 +107,9 @@ class RecordBuffer:
         if place is None or not place.count:
             return self._set_aside(topic, key, value, partition, timestamp_ms, headers)
         if partition is not None:
-            if not 0 <= partition < place.count:
-                raise UnknownTopicOrPartition(
-                    f"topic {topic} has partitions 0 to {place.count - 1}, not {partition}"
-                )
-            line = place.lines[partition]
+            line = self._line_at(place, partition)
         elif self._choose is not None:
-            line = place.lines[self._choose(topic, key, place.count)]
+            line = self._line_at(place, self._choose(topic, key, place.count))
         elif key is not None:
             line = place.lines[partition_of(key, place.count)]
         else:
@@ -127,6 +123,14 @@ class RecordBuffer:
             line = self.stick(place)
         batch, index = self._append_anew(line, key, value, timestamp_ms, headers)
         return Delivery(batch, index, timestamp_ms)
+
+    @staticmethod
+    def _line_at(place: TopicLines, partition: int) -> Line:
+        if not 0 <= partition < place.count:
+            raise UnknownTopicOrPartition(
+                f"topic {place.name} has partitions 0 to {place.count - 1}, not {partition}"
+            )
+        return place.lines[partition]
 
     def append_from_thread(self, *record: Any) -> Delivery:
         """Take a record, from any thread."""
@@ -190,6 +194,14 @@ class RecordBuffer:
         more = self._batch_bytes if more_bytes is None else more_bytes
         return self.used_bytes + more <= self._limit_bytes or not self.used_bytes
 
+    def replace(self, batch: Batch, parts: list[Batch]) -> None:
+        """Let the parts of a batch be held, and charged for, in its place. The lock is held."""
+        self.incomplete.pop(batch, None)
+        self.used_bytes += sum(part.reserved_bytes for part in parts) - batch.reserved_bytes
+        batch.reserved_bytes = 0
+        for part in parts:
+            self.incomplete[part] = None
+
     def release(self, batch: Batch) -> None:
         """Forget a batch that is done, and what it was charged with."""
         with self.lock:
@@ -238,7 +250,7 @@ class RecordBuffer:
 
     def unknown_topics(self) -> list[str]:
         """The topics whose records wait until they are known."""
-        return [name for name, place in self.topics.items() if place.aside and not place.count]
+        return [name for name, place in list(self.topics.items()) if place.aside and not place.count]
 
     def update(self, topic: Topic) -> None:
         """Take over what became known of a topic; records that were set aside go to their partitions."""
@@ -289,9 +301,6 @@ class RecordBuffer:
             for record in aside:
                 self.used_bytes -= record.reserved_bytes
         unplaced.fail(error)
-
-    def set_aside_count(self) -> int:
-        return sum(len(place.aside) for place in self.topics.values())
 
     # ---------------------------------------------------------------- ends
 

@@ -58,7 +58,8 @@ class Deliveries:
         return self._ranges()
 
     def _ranges(self) -> list[DeliveredRange]:
-        firsts = [(batch.delivered(0, -1), batch.count) for batch in self._batches]
+        written = [leaf for batch in self._batches for leaf in batch.leaves]
+        firsts = [(batch.delivered(0, -1), batch.count) for batch in written]
         return [DeliveredRange(each.topic, each.partition, each.offset, count) for each, count in firsts]
 
 

@@ -47,7 +47,7 @@ class Line:
         self.open: Batch | None = None
         self.in_flight: deque[Batch] = deque()
         self.in_flight_on: Connection | None = None
-        self.next_number = 0
+        self.next_number = 0.0
         self.producer_id = -1
         self.producer_epoch = -1
         self.next_sequence = 0
@@ -102,7 +102,7 @@ class Line:
     def restart(self) -> None:
         """Let a higher epoch begin with the next batch that leaves: the broker has none of those queued."""
         self.must_restart = True
-        for batch in self.queue:
+        for batch in list(self.queue):  # other threads add to it
             batch.forget_sequence()
 
     @property

@@ -149,7 +149,7 @@ class Transactions:
 
     def _drop(self) -> None:
         lines = list(self._buffer.active)
-        if any(batch.base_sequence != UNNUMBERED for line in lines for batch in line.queue):
+        if any(batch.base_sequence != UNNUMBERED for line in lines for batch in list(line.queue)):
             self._must_raise_epoch = True  # their sequences were given and may never be written
         reason = "the transaction is aborted" + (f": {self.error}" if self.error else "")
         self._buffer.drop(lines, TransactionAborted(reason))

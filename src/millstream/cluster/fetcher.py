@@ -16,6 +16,7 @@ from uuid import UUID
 from millstream.clock import Clock
 from millstream.cluster.following import Following, Key
 from millstream.cluster.peers import COPYING, Peers
+from millstream.cluster.replication_metrics import ReplicationCounters
 from millstream.cluster.throttle import Throttle
 from millstream.config.broker import BrokerConfig
 from millstream.errors import (
@@ -52,6 +53,7 @@ class Fetcher:
         clock: Clock,
         broker_epoch: Callable[[], int],
         throttle: Throttle,
+        counters: ReplicationCounters,
     ) -> None:
         self.leader_id = leader_id
         self._peers = peers
@@ -59,6 +61,7 @@ class Fetcher:
         self._clock = clock
         self._broker_epoch = broker_epoch
         self._throttle = throttle
+        self._counters = counters
         self._followings: dict[Key, Following] = {}
         self._changed: dict[Key, None] = {}
         """Partitions whose place the leader does not know yet."""
@@ -247,6 +250,10 @@ class Fetcher:
         try:
             if following.take(data):
                 self._changed[following.key] = None
+            if data.records:
+                self._counters.bytes_in.value += len(data.records)
+            elif data.diverging_epoch is not None:
+                self._counters.truncations.value += 1
             partition = following.partition
             if partition.is_throttled_follower and self._peers.broker_id not in partition.state.isr:
                 self._throttle.spend(len(data.records or b""))

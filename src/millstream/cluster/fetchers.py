@@ -10,6 +10,7 @@ from millstream.clock import Clock
 from millstream.cluster.fetcher import Fetcher
 from millstream.cluster.metadata import NO_LEADER
 from millstream.cluster.peers import Peers
+from millstream.cluster.replication_metrics import ReplicationCounters
 from millstream.cluster.throttle import Throttle
 from millstream.config.broker import BrokerConfig
 
@@ -21,12 +22,18 @@ class Fetchers:
     """The fetchers of one broker, by the leader that they copy from."""
 
     def __init__(
-        self, peers: Peers, config: BrokerConfig, clock: Clock, broker_epoch: Callable[[], int]
+        self,
+        peers: Peers,
+        config: BrokerConfig,
+        clock: Clock,
+        broker_epoch: Callable[[], int],
+        counters: ReplicationCounters,
     ) -> None:
         self._peers = peers
         self._config = config
         self._clock = clock
         self._broker_epoch = broker_epoch
+        self._counters = counters
         self._throttle = Throttle(lambda: config["follower.replication.throttled.rate"], clock)
         self._fetchers: dict[int, Fetcher] = {}
         self._places: dict[Partition, tuple[int, int]] = {}
@@ -45,7 +52,13 @@ class Fetchers:
         fetcher = self._fetchers.get(leader)
         if fetcher is None:
             fetcher = self._fetchers[leader] = Fetcher(
-                leader, self._peers, self._config, self._clock, self._broker_epoch, self._throttle
+                leader,
+                self._peers,
+                self._config,
+                self._clock,
+                self._broker_epoch,
+                self._throttle,
+                self._counters,
             )
         self._places[partition] = place
         fetcher.add(partition)

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from millstream.cluster.metadata import Metadata
 from millstream.cluster.peers import Peers
+from millstream.cluster.replication_metrics import ReplicationCounters
 from millstream.errors import (
     FencedLeaderEpoch,
     IneligibleReplica,
@@ -58,12 +59,18 @@ class IsrChanges:
     """The proposals of one broker."""
 
     def __init__(
-        self, broker_id: int, broker_epoch: Callable[[], int], metadata: Metadata, peers: Peers
+        self,
+        broker_id: int,
+        broker_epoch: Callable[[], int],
+        metadata: Metadata,
+        peers: Peers,
+        counters: ReplicationCounters,
     ) -> None:
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
         self._metadata = metadata
         self._peers = peers
+        self._counters = counters
         self._waiting: dict[Partition, None] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -161,6 +168,9 @@ class IsrChanges:
                     continue
                 if data.error_code == 0:
                     log.info("%s: in sync are now %s", partition.name, data.isr)
+                    changed = len(data.isr) - len(leadership.isr)
+                    self._counters.expansions.value += max(0, changed)
+                    self._counters.shrinks.value += max(0, -changed)
                     partition.isr_accepted(data.isr, data.partition_epoch)
                 elif data.error_code in REFUSALS:
                     partition.isr_refused()

@@ -19,6 +19,7 @@ from uuid import UUID
 
 from millstream.cluster import rules
 from millstream.cluster.replica_place import Place
+from millstream.cluster.replication_metrics import ReplicationCounters
 from millstream.cluster.throttle import Throttle
 from millstream.errors import (
     FetchSessionIdNotFound,
@@ -51,13 +52,21 @@ Find = Callable[[UUID, int, int], "Partition"]
 class ReplicaSession:
     """The fetches of one follower, one at a time."""
 
-    def __init__(self, session_id: int, replica_id: int, find: Find, throttle: Throttle) -> None:
+    def __init__(
+        self,
+        session_id: int,
+        replica_id: int,
+        find: Find,
+        throttle: Throttle,
+        counters: ReplicationCounters,
+    ) -> None:
         self.session_id = session_id
         self.replica_id = replica_id
         self.broker_epoch = -1
         self.epoch = 0
         self._find = find
         self._throttle = throttle
+        self._counters = counters
         self._places: dict[tuple[UUID, int], Place] = {}
         self._noted: dict[Place, None] = {}
         """Places where there may be something to tell, those that waited longest first."""
@@ -311,6 +320,8 @@ class ReplicaSession:
             if not data.error_code and data.diverging_epoch is None:
                 place.high_watermark = data.high_watermark
                 place.told_start = data.log_start_offset
+                if data.records:
+                    self._counters.bytes_out.value += len(data.records)
         return FetchResponse(session_id=self.session_id, responses=list(_by_topic(found)))
 
 

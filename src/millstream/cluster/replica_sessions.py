@@ -6,6 +6,7 @@ import asyncio
 from random import Random
 
 from millstream.cluster.replica_session import MAX_EPOCH, Find, ReplicaSession
+from millstream.cluster.replication_metrics import ReplicationCounters
 from millstream.cluster.throttle import Throttle
 from millstream.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch, StaleBrokerEpoch
 from millstream.protocol.messages import FetchRequest, FetchResponse
@@ -17,9 +18,10 @@ OUTSIDE = -1
 class ReplicaSessions:
     """The followers' sessions of one broker, one a follower."""
 
-    def __init__(self, find: Find, throttle: Throttle, random: Random) -> None:
+    def __init__(self, find: Find, throttle: Throttle, counters: ReplicationCounters, random: Random) -> None:
         self._find = find
         self._throttle = throttle
+        self._counters = counters
         self._random = random
         self._sessions: dict[int, ReplicaSession] = {}
 
@@ -38,7 +40,7 @@ class ReplicaSessions:
             if session is not None:
                 session.close()
             session_id = self._random.randrange(1, MAX_EPOCH)
-            session = ReplicaSession(session_id, state.replica_id, self._find, self._throttle)
+            session = ReplicaSession(session_id, state.replica_id, self._find, self._throttle, self._counters)
             self._sessions[state.replica_id] = session
         elif session is None or session.session_id != req.session_id:
             raise FetchSessionIdNotFound

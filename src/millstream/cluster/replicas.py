@@ -15,6 +15,7 @@ from millstream.cluster.metadata import Metadata, PartitionState, Topic
 from millstream.cluster.partition import Partition
 from millstream.cluster.peers import Peers
 from millstream.cluster.replica_sessions import ReplicaSessions
+from millstream.cluster.replication_metrics import ReplicationCounters, export
 from millstream.cluster.throttle import FOLLOWERS, LEADERS, Throttle, is_listed
 from millstream.cluster.transactional_appends import Admission
 from millstream.config.broker import BrokerConfig
@@ -77,15 +78,17 @@ class Replicas:
             max_lag_s=lambda: float(config["replica.lag.time.max.ms"]) / 1000,
         )
         self._peers = peers
+        counters = ReplicationCounters()
+        export(metrics, counters, lambda: self)
         self._fetchers: Fetchers | None = None
         self._isr_changes: IsrChanges | None = None
         self.sessions: ReplicaSessions | None = None
         """The fetches of followers."""
         if metadata is not None and peers is not None:
             leaders = Throttle(lambda: config["leader.replication.throttled.rate"], clock)
-            self.sessions = ReplicaSessions(self._led, leaders, peers.random)
-            self._fetchers = Fetchers(peers, config, clock, broker_epoch)
-            self._isr_changes = IsrChanges(self._broker_id, broker_epoch, metadata, peers)
+            self.sessions = ReplicaSessions(self._led, leaders, counters, peers.random)
+            self._fetchers = Fetchers(peers, config, clock, broker_epoch, counters)
+            self._isr_changes = IsrChanges(self._broker_id, broker_epoch, metadata, peers, counters)
             self._holder.propose = self._isr_changes.propose
         self.on_lead: Callable[[Partition], None] = lambda _: None
         """Told of each partition that this broker begins to lead."""

@@ -198,6 +198,14 @@ class Controller:
                     feed.sequence, lambda: self.term.picture.epochs if self.is_active else {}, APPLY_SECONDS
                 )
 
+    async def _until_followed(self) -> None:
+        """Wait until every live broker follows: those that do not yet are given no replicas."""
+        if not self.is_active:
+            await self.in_turn(_nothing)  # it may be about to be
+        await self.term.feed.until_applied(
+            0, lambda: self.term.picture.epochs if self.is_active else {}, APPLY_SECONDS
+        )
+
     def _brokers_changed(self) -> None:
         self._must_look = True
         if self._office.is_held and not self._is_looking:
@@ -242,6 +250,7 @@ class Controller:
 
     async def create_topic(self, wanted: NewTopic, *, validate_only: bool = False) -> Topic:
         """Make a topic, and answer when it can be produced to."""
+        await self._until_followed()
         return await self.and_applied(lambda: self.term.topics.create(wanted, validate_only))
 
     async def delete_topic(self, topic: Topic) -> None:
@@ -250,6 +259,7 @@ class Controller:
     async def add_partitions(
         self, name: str, total: int, assignments: Sequence[Sequence[int]] | None, *, validate_only: bool
     ) -> None:
+        await self._until_followed()
         await self.and_applied(lambda: self.term.topics.grow(name, total, assignments, validate_only))
 
     async def set_topic_config(self, name: str, change: Alteration, *, validate_only: bool) -> None:

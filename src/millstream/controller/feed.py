@@ -80,6 +80,10 @@ class Feed:
             self._applied[broker_id] = epoch, sequence
             self._wake()
 
+    def has_applied(self, broker_id: int, epoch: int) -> bool:
+        """Whether a broker has applied anything since it registered."""
+        return self._applied.get(broker_id, (-1, -1))[0] == epoch
+
     async def until_applied(
         self, sequence: int, epochs: Callable[[], Mapping[int, int]], timeout_s: float
     ) -> bool:

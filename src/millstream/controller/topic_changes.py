@@ -74,7 +74,7 @@ class TopicChanges:
         topic = new_topic(
             wanted,
             self._new_id(),
-            picture.racks,
+            self._racks(),
             config["num.partitions"],
             config["default.replication.factor"],
             self._random,
@@ -92,6 +92,19 @@ class TopicChanges:
         log.info("created the topic %s with %d partitions", topic.name, len(topic.partitions))
         return topic
 
+    def _racks(self) -> dict[int, str | None]:
+        """The brokers that new replicas are placed on: those that follow already.
+
+        A broker that starts must be able to tell the logs that it lost from those that it never had: all
+        that is in the first state it hears of was there before it came.
+        """
+        epochs = self._picture.epochs
+        return {
+            broker_id: rack
+            for broker_id, rack in self._picture.racks.items()
+            if self._feed.has_applied(broker_id, epochs[broker_id])
+        }
+
     async def grow(
         self, name: str, total: int, assignments: Sequence[Sequence[int]] | None, validate_only: bool
     ) -> None:
@@ -100,7 +113,7 @@ class TopicChanges:
         What was made by then is found and taken when it is tried again.
         """
         topic = self._picture.topic(name)
-        added = more_partitions(topic, total, assignments, self._picture.racks, self._random)
+        added = more_partitions(topic, total, assignments, self._racks(), self._random)
         if validate_only:
             return
         first = len(topic.partitions)

@@ -1,0 +1,91 @@
+"""How much memory a producer needs while it sends a lot: the bar is 200 MB resident for 10 GB.
+
+    python -m bench.producer_memory                  10 GB of 1 KB records, from a process of its own
+    python -m bench.producer_memory --gigabytes 1 --way arrow
+
+The broker keeps only the newest data, so that the disk does not fill.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench.subjects import MILLSTREAM, Subject
+from bench.workload import topic_on
+
+VALUE_BYTES = 1000
+ROWS = 5_000
+BAR_MB = 200.0
+WAYS = ("send", "batch", "arrow")
+SMALL_LOG = {"retention.bytes": "200000000", "segment.bytes": "100000000"}
+
+
+def produce(bootstrap: str, topic: str, way: str, records: int) -> None:
+    from millstream import Producer
+
+    value = bytes(VALUE_BYTES)
+    with Producer(bootstrap) as producer:
+        if way == "send":
+            for _ in range(records):
+                producer.send(topic, value)
+            return
+        values = [value] * ROWS
+        send: Any = producer.send_batch
+        rows: Any = values
+        if way == "arrow":
+            import pyarrow as pa
+
+            send, rows = producer.send_arrow, pa.table({"value": pa.array(values, pa.binary())})
+        for _ in range(records // ROWS):
+            send(topic, rows)
+
+
+def watch(bootstrap: str, topic: str, way: str, records: int) -> tuple[float, float]:
+    """The most memory, in MB, that the process ever had, and the seconds it took."""
+    started = time.monotonic()
+    process = multiprocessing.get_context("spawn").Process(
+        target=produce, args=(bootstrap, topic, way, records)
+    )
+    process.start()
+    most = 0.0
+    while process.is_alive():
+        try:
+            most = max(most, psutil.Process(process.pid).memory_info().rss / 1e6)
+        except psutil.Error:
+            break
+        time.sleep(0.05)
+    process.join()
+    if process.exitcode:
+        raise RuntimeError(f"the producer ended with {process.exitcode}")
+    return most, time.monotonic() - started
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--gigabytes", type=float, default=10.0)
+    parser.add_argument("--way", choices=WAYS, action="append")
+    parser.add_argument("--folder", type=Path)
+    options = parser.parse_args()
+    records = int(options.gigabytes * 1e9) // VALUE_BYTES
+    settings = {"log.retention.check.interval.ms": "1000", "log.segment.delete.delay.ms": "500"}
+    with tempfile.TemporaryDirectory(dir=options.folder, prefix="bench-memory-") as folder:
+        subject = Subject(MILLSTREAM, MILLSTREAM, Path(folder))
+        with subject.fresh(settings) as broker:
+            for way in options.way or WAYS:
+                with topic_on(broker, 4, SMALL_LOG) as topic:
+                    most, seconds = watch(broker.bootstrap, topic, way, records)
+                verdict = "met" if most <= BAR_MB else "MISSED"
+                rate = options.gigabytes * 1e3 / seconds
+                sent = f"{options.gigabytes:g} GB in {seconds:.0f} s ({rate:.0f} MB/s)"
+                print(f"{verdict}: {way}: at most {most:.0f} MB resident while sending {sent}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

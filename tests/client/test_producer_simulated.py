@@ -1,0 +1,130 @@
+"""The producer in the simulation, unchanged: virtual time, a lossy network, a broker that is killed."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+
+from millstream.client.cluster import Cluster
+from millstream.client.deadline import Deadline
+from millstream.client.producer import AsyncProducer
+from millstream.client.reader import Reader
+from millstream.client.topics import create_topic
+from millstream.model import TopicPartition
+from tests.simulation.history import History
+from tests.simulation.host import Host, Process
+from tests.simulation.machine import PORT, BrokerMachine
+from tests.simulation.network import Network
+from tests.simulation.world import World
+
+TOPIC = "events"
+PARTITIONS = 2
+RECORDS = 1200
+PATIENCE_MS = 120_000
+
+
+class Run:
+    """A producer with five batches in flight on a machine of its own; faults between it and the broker."""
+
+    def __init__(self, seed: int) -> None:
+        self.world = World(seed)
+        self.network = Network(self.world)
+        self.random = Random(seed)
+        host = Host(self.world, self.network, "broker")
+        self.machine = BrokerMachine(
+            self.world, host, History(is_flushed_before_ack=False), TOPIC, PARTITIONS, 1, {}
+        )
+        self.offsets: dict[int, list[int]] = {}
+        self.seen: dict[TopicPartition, list[int]] = {}
+        self.crashes = 0
+
+    async def main(self) -> None:
+        await self.machine.boot()
+        sender = Host(self.world, self.network, "sender").start()
+        reader = Host(self.world, self.network, "reader").start()
+        await sender.call(self.create(sender))
+        work = asyncio.ensure_future(sender.call(self.send(sender)))
+        faults = 0
+        while not work.done():
+            await asyncio.sleep(self.random.uniform(0.3, 1.5))
+            faults += 1
+            await self.fault(faults % 4)
+        await work
+        assert faults >= 5
+        await reader.call(self.read(reader))
+        await self.machine.stop()
+
+    async def fault(self, number: int) -> None:
+        if number == 0:
+            self.machine.crash()
+            self.crashes += 1
+            await asyncio.sleep(self.random.uniform(0.0, 1.5))
+            await self.machine.boot()
+        elif number == 1:
+            await self.machine.stop()
+            await self.machine.boot()
+        else:
+            ends = ("sender", "broker") if number == 2 else ("broker", "sender")
+            self.network.block(*ends)
+            await asyncio.sleep(self.random.uniform(0.1, 2.0))
+            self.network.heal()
+
+    async def create(self, process: Process) -> None:
+        async with Cluster(f"broker:{PORT}", random=process.random) as cluster:
+            await create_topic(cluster, TOPIC, Deadline(PATIENCE_MS), partitions=PARTITIONS)
+
+    async def send(self, process: Process) -> None:
+        async with AsyncProducer(
+            f"broker:{PORT}",
+            clock=process.clock,
+            random=process.random,
+            batch_bytes=150,
+            linger_ms=20,
+            request_timeout_ms=3000,
+        ) as producer:
+            deliveries = []
+            for number in range(RECORDS):
+                await producer.room()
+                deliveries.append(producer.send(TOPIC, b"%d" % number, partition=number % PARTITIONS))
+                if number % 5 == 0:
+                    await asyncio.sleep(self.random.uniform(0, 0.1))
+            for delivery in deliveries:
+                delivered = await delivery
+                self.offsets.setdefault(delivered.partition, []).append(delivered.offset)
+
+    async def read(self, process: Process) -> None:
+        partitions = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
+        async with (
+            Cluster(f"broker:{PORT}", random=process.random) as cluster,
+            Reader(cluster, dict.fromkeys(partitions, 0), timeout_ms=PATIENCE_MS) as reader,
+        ):
+            found = await reader.poll(5000)
+            while found:
+                for batch in found:
+                    numbers = [int(record.value or b"") for record in batch.records]
+                    self.seen.setdefault(batch.partition, []).extend(numbers)
+                found = await reader.poll(2000)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_record_once_and_in_order(seed: int) -> None:
+    run = Run(seed)
+    run.world.run(run.main(), limit_s=600)
+    expected = {
+        TopicPartition(TOPIC, index): list(range(index, RECORDS, PARTITIONS)) for index in range(PARTITIONS)
+    }
+    assert run.seen == expected
+    for told in run.offsets.values():
+        assert all(offset in (-1, place) for place, offset in enumerate(told))
+    assert run.crashes
+
+
+def test_a_seed_runs_twice_in_the_same_way() -> None:
+    hashes = set()
+    for _ in range(2):
+        run = Run(11)
+        run.world.run(run.main(), limit_s=600)
+        hashes.add(run.world.trace.hash())
+    assert len(hashes) == 1
