@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from bench.clusters import MillstreamCluster
+
 from millstream import AsyncProducer, TopicPartition
 from millstream.client.cluster import Cluster as Client
 from millstream.client.deadline import Deadline
