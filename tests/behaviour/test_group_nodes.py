@@ -19,7 +19,7 @@ from millstream.coordinator.groups.shard import GroupShard
 from millstream.coordinator.groups.topics import NoTopics
 from millstream.model import TopicPartition as Place
 from millstream.protocol.messages import ConsumerProtocolAssignment, ConsumerProtocolSubscription
-from millstream.registry.contract import Create, NoNode, Registry
+from millstream.registry.contract import Create, NoNode, Registry, TooLarge
 from millstream.registry.memory import MemoryRegistry, MemoryTree
 from millstream.registry.sqlite import SqliteRegistry
 from millstream.testing.broker import Broker
@@ -133,6 +133,29 @@ def test_many_changes_are_one_write() -> None:
         shown.commit("app", Place("orders", 0), 995)  # as it is shown already
         await shown.nodes.show()
         assert len(writes) == 1
+
+    run(story())
+
+
+def test_what_is_too_large_for_the_registry_is_written_in_parts() -> None:
+    """ZooKeeper takes a megabyte at a time."""
+
+    async def story() -> None:
+        shown = Shown(MemoryTree())
+        await shown.start()
+        original = shown.registry.multi
+
+        async def limited(operations: Any) -> list[int]:
+            if len(operations) > 40:
+                raise TooLarge("too much at once")
+            return await original(operations)
+
+        shown.registry.multi = limited  # type: ignore[method-assign]
+        for index in range(300):
+            shown.commit("app", Place("orders", index), index)
+        for _ in range(30):
+            await shown.nodes.show()
+        assert len(await tree(shown.registry)) == 300
 
     run(story())
 

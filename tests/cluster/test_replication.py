@@ -471,3 +471,77 @@ def test_what_is_exported_of_replication(tmp_path: Path) -> None:
         assert nodes[1].exported("isr_expansions_total") == 1
 
     run(test, tmp_path, replica_lag_time_max_ms="600", replica_fetch_wait_max_ms="200")
+
+
+def test_after_an_unclean_election_all_are_like_the_new_leader(tmp_path: Path) -> None:
+    async def test(nodes: Nodes) -> None:
+        await nodes.create(replicas=[1, 2])
+        await nodes[1].send(b"kept")
+        await nodes[2].until_committed(1)
+        await nodes.stop(2)
+        nodes.elect(1, [1])
+        await nodes.tell(1)
+        await nodes[1].send(b"lost", b"lost")
+        assert nodes[1].partition().high_watermark == 3
+        await nodes.start(2)
+        nodes.elect(2, [2])
+        await nodes.tell(2, is_new=False)
+        await nodes[2].send(b"other")
+        await nodes.tell(1)
+        await until(lambda: nodes.topic.partitions[0].isr == [1, 2])
+        await nodes[2].send(b"last")
+        await nodes[1].until_committed(3)
+        assert nodes[1].content() == nodes[2].content()
+        assert b"lost" not in nodes[1].content()
+
+    run(test, tmp_path, count=2)
+
+
+def test_a_leader_of_a_single_replica_needs_no_lease(tmp_path: Path) -> None:
+    async def test(nodes: Nodes) -> None:
+        await nodes.create(replicas=[1])
+        nodes[1].has_lease = False
+        nodes[1].replicas.session_lost()
+        await nodes[1].send(b"a")  # nobody else could lead
+        assert nodes[1].partition().high_watermark == 1
+
+    run(test, tmp_path, count=1)
+
+
+def test_a_partition_that_gains_replicas_has_them_copied_and_then_counts_them(tmp_path: Path) -> None:
+    async def test(nodes: Nodes) -> None:
+        await nodes.create(replicas=[1], min_insync_replicas="2")
+        for number in range(10):
+            await nodes[1].send(b"%d" % number)
+        state = nodes.topic.partitions[0]
+        state.replicas, state.adding, state.version = [1, 2, 3], [2, 3], state.version + 1
+        await nodes.tell()
+        await until(lambda: nodes[1].partition().state.isr == [1, 2, 3])
+        await nodes[1].send(b"with all")
+        for number in (2, 3):
+            assert nodes[number].content() == nodes[1].content()
+
+    run(test, tmp_path)
+
+
+def test_a_damaged_batch_is_not_copied(tmp_path: Path) -> None:
+    async def test(nodes: Nodes) -> None:
+        await nodes.create(partitions=2, replicas=[1, 2])
+        await nodes[1].send(b"good")
+        await nodes.stop(2)
+        nodes.elect(1, [1])
+        await nodes.tell(1)
+        await nodes[1].send(b"to be damaged")
+        log = nodes[1].partition().log
+        path = Path(log.folder) / f"{0:020d}.log"
+        data = bytearray(path.read_bytes())
+        data[-3] ^= 1
+        path.write_bytes(data)
+        await nodes.start(2)
+        await nodes.tell(2, is_new=False)
+        await nodes[1].send(b"elsewhere", index=1)
+        assert nodes[2].partition(1).log.end_offset == 1  # the others go on
+        assert nodes[2].partition(0).log.end_offset == 1
+        assert nodes.topic.partitions[0].isr == [1]
+
+    run(test, tmp_path, count=2)

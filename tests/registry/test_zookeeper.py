@@ -15,7 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from millstream.registry.contract import Create, NodeExists, RegistryError, SessionLost, Set, Unavailable
+from millstream.registry.contract import (
+    Create,
+    NodeExists,
+    RegistryError,
+    SessionLost,
+    Set,
+    TooLarge,
+    Unavailable,
+)
 from millstream.registry.zookeeper import MAX_REQUEST_BYTES, ZookeeperRegistry
 from tests.registry.places import ZookeeperPlace, eventually, settle
 from tests.registry.relay import Relay
@@ -104,9 +112,9 @@ def test_without_a_root_zookeepers_own_nodes_are_hidden(zookeeper: str) -> None:
 def test_what_zookeeper_does_not_take_at_once_is_refused(place: ZookeeperPlace) -> None:
     async def story() -> None:
         registry = await started(place.address)
-        with pytest.raises(RegistryError, match="more than ZooKeeper takes"):
+        with pytest.raises(TooLarge, match="more than ZooKeeper takes"):
             await registry.create("/big", b"x" * (MAX_REQUEST_BYTES + 1))
-        with pytest.raises(RegistryError, match="more than ZooKeeper takes"):
+        with pytest.raises(TooLarge, match="more than ZooKeeper takes"):
             await registry.multi([Create(f"/n{number}", b"x" * 1000) for number in range(1000)])
         assert await registry.children("/") == []
         await registry.create("/large", b"x" * (MAX_REQUEST_BYTES - 1000))

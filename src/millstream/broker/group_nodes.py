@@ -35,6 +35,7 @@ from millstream.registry.contract import (
     RegistryError,
     SessionLost,
     Set,
+    TooLarge,
     ancestors,
 )
 
@@ -93,6 +94,7 @@ class GroupNodes(Watcher):
         self._topics = topics
         self._find = find
         self._session_id = 0
+        self._max_nodes = MAX_NODES
         self._groups: dict[str, None] = {}
         """Groups whose members or assignments have changed."""
         self._offsets: dict[tuple[bytes, bytes], None] = {}
@@ -119,11 +121,14 @@ class GroupNodes(Watcher):
         self._meet_new_session()
         if not self._groups and not self._offsets:
             return
-        groups = _take(self._groups, MAX_NODES // 4)
-        offsets = _take(self._offsets, MAX_NODES - len(groups))
+        groups = _take(self._groups, max(self._max_nodes // 4, 1))
+        offsets = _take(self._offsets, max(self._max_nodes - len(groups), 0))
         try:
             await self._write(groups, offsets)
+            self._max_nodes = min(self._max_nodes * 2, MAX_NODES)
         except RegistryError as error:
+            if isinstance(error, TooLarge):
+                self._max_nodes = max(self._max_nodes // 2, 1)
             log.info("groups are not shown in the registry yet: %s", error)
             self._groups.update(dict.fromkeys(groups))
             self._offsets.update(dict.fromkeys(offsets))

@@ -64,6 +64,10 @@ class PartitionLog:
             raise NotCoordinator from None
 
     def when_committed(self, next_offset: int) -> asyncio.Future[None] | None:
+        try:
+            self.partition.check_lease()  # what is known here may be out of date
+        except NotLeaderOrFollower:
+            raise NotCoordinator from None
         return self.partition.when_committed(next_offset)
 
     async def read(self, offset: int) -> tuple[list[LoadedBatch], int]:

@@ -195,12 +195,15 @@ class Partition(Replica):
     def _check_writable(self, acks: int) -> None:
         if self.refusal is not None:
             raise self.refusal
+        self.check_lease()
         leadership = self.leadership
-        if leadership is not None:
-            if not self._holder.is_lease_held():
-                raise NotLeaderOrFollower("this broker does not know whether it still leads")
-            if acks == ALL and not leadership.has_enough:
-                raise NotEnoughReplicas
+        if leadership is not None and acks == ALL and not leadership.has_enough:
+            raise NotEnoughReplicas
+
+    def check_lease(self) -> None:
+        """Raise unless this broker certainly leads still: another one may have written meanwhile."""
+        if self.leadership is not None and not self._holder.is_lease_held():
+            raise NotLeaderOrFollower("this broker does not know whether it still leads")
 
     def append_internal(self, batch: bytearray, *, transaction_version: int = 0) -> Appended:
         """Append a batch that this broker made itself: a coordinator's entries, a transaction's end."""

@@ -57,7 +57,10 @@ class InternalLog(Protocol):
         ...
 
     def when_committed(self, next_offset: int) -> asyncio.Future[None] | None:
-        """A future that ends when everything below the offset is committed; None if it is."""
+        """A future that ends when everything below the offset is committed; None if it is.
+
+        NotCoordinator if another broker may lead by now.
+        """
         ...
 
     async def read(self, offset: int) -> tuple[list[LoadedBatch], int]:
@@ -177,6 +180,7 @@ class _Host(Generic[S]):
     def _write_all(self, done: list[_Done], entries: list[Entry]) -> None:
         try:
             self.apply(Result(None, entries))
+            committed = self.log.when_committed(self.next_offset)
         except KafkaError as error:
             if len(done) == 1:
                 _, refuse, promise = done[0]
@@ -185,7 +189,6 @@ class _Host(Generic[S]):
             for each in done:  # what one of them wants may be what the log refuses
                 self._write_all([each], list(each[0].entries))
             return
-        committed = self.log.when_committed(self.next_offset)
         if committed is None:
             for result, _, promise in done:
                 promise.keep(result.response)

@@ -66,6 +66,10 @@ class Unavailable(RegistryError):
     """The registry did not answer in time. Whether a write was made is not known."""
 
 
+class TooLarge(RegistryError):
+    """More than the registry takes in one write; it may be made in several."""
+
+
 class Node(NamedTuple):
     """What a node holds, and when it came to be."""
 

@@ -41,6 +41,7 @@ from millstream.registry.contract import (
     RegistryError,
     SessionLost,
     Set,
+    TooLarge,
     Unavailable,
     check_path,
 )
@@ -235,7 +236,7 @@ class ZookeeperRegistry(Registry):
                 transaction.check(path, operation.version)
         size = len(Transaction(transaction.operations).serialize())
         if size > MAX_REQUEST_BYTES:
-            raise RegistryError(
+            raise TooLarge(
                 f"{len(operations)} operations of {size} bytes are more than ZooKeeper takes at once"
                 f" ({MAX_REQUEST_BYTES} bytes)",
                 operations[0].path,

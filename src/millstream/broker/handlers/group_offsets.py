@@ -54,62 +54,46 @@ def offset_commit(
     """v2 retention time (until v4); v6 leader epochs (KIP-320); v7 static members (KIP-345); v8 flexible;
     v9 member epochs (KIP-848); v10 topic ids.
     """
-    errors: Errors = {}
-    names: list[str] = []
+    response = OffsetCommitResponse(topics=[])
     commits: list[Commit] = []
+    answers: list[_CommittedPartition] = []
     for topic in req.topics:
         name, count, missing = _topic(ctx, topic.name, topic.topic_id, IDS_SINCE)
-        names.append(name)
-        for each in topic.partitions:
-            partition = TopicPartition(name, each.partition_index)
-            if 0 <= each.partition_index < count:
-                commits.append(
-                    Commit(
-                        partition,
-                        each.committed_offset,
-                        each.committed_leader_epoch,
-                        each.committed_metadata or "",
-                    )
-                )
-            else:
-                errors[partition] = missing
-
-    def respond(failed: Errors) -> OffsetCommitResponse:
-        failed |= errors
-        return OffsetCommitResponse(
-            topics=[
-                _CommittedTopic(
-                    name=topic.name,
-                    topic_id=topic.topic_id,
-                    partitions=[
-                        _CommittedPartition(
-                            partition_index=each.partition_index,
-                            error_code=failed.get(TopicPartition(name, each.partition_index), 0),
-                        )
-                        for each in topic.partitions
-                    ]
-                    if failed
-                    else [
-                        _CommittedPartition(partition_index=each.partition_index) for each in topic.partitions
-                    ],
-                )
-                for name, topic in zip(names, req.topics, strict=True)
-            ]
+        partitions: list[_CommittedPartition] = []
+        response.topics.append(
+            _CommittedTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
         )
+        for each in topic.partitions:
+            index = each.partition_index
+            answer = _CommittedPartition(partition_index=index)
+            partitions.append(answer)
+            if 0 <= index < count:
+                place, metadata = TopicPartition(name, index), each.committed_metadata or ""
+                commits.append(Commit(place, each.committed_offset, each.committed_leader_epoch, metadata))
+                answers.append(answer)
+            else:
+                answer.error_code = missing
 
     def work(shard: GroupShard) -> Result[OffsetCommitResponse]:
         caller = Caller(req.generation_id_or_member_epoch, req.member_id, req.group_instance_id)
         result = shard.commits.commit(
             req.group_id, caller, commits, retention_ms=req.retention_time_ms, version=ctx.version
         )
-        assert isinstance(result.response, dict)
-        return Result(respond(result.response), result.entries)
+        failed = result.response
+        assert isinstance(failed, dict)
+        if failed:
+            for commit, answer in zip(commits, answers, strict=True):
+                answer.error_code = failed.get(commit.partition, 0)
+        return Result(response, result.entries)
 
     def refuse(error: KafkaError) -> OffsetCommitResponse:
-        return respond(_all_failed(commits, error))
+        code = _failure(error)
+        for answer in answers:
+            answer.error_code = code
+        return response
 
     if not commits:
-        return respond({})
+        return response
     try:
         return ctx.broker.groups.write_with_others(group_index(ctx, req.group_id), work, refuse)
     except KafkaError as error:
@@ -158,7 +142,7 @@ async def txn_offset_commit(ctx: Context, req: TxnOffsetCommitRequest) -> TxnOff
             )
             errors |= failed
         except KafkaError as error:
-            errors |= _all_failed(commits, error)
+            errors |= dict.fromkeys((commit.partition for commit in commits), _failure(error))
     return TxnOffsetCommitResponse(
         topics=[
             TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic(
@@ -188,14 +172,14 @@ def _topic(ctx: Context, name: str, topic_id: UUID, ids_since: int) -> tuple[str
     return topic.name, len(topic.partitions), UnknownTopicOrPartition.code
 
 
-def _all_failed(commits: Iterable[Commit], error: KafkaError) -> Errors:
-    code = error.code
+def _failure(error: KafkaError) -> int:
+    """The code for offsets that were not written."""
     if isinstance(error, RecordListTooLarge):
-        code = InvalidCommitOffsetSize.code
-    elif isinstance(error, (NotLeaderOrFollower, KafkaStorageError)):
+        return InvalidCommitOffsetSize.code
+    if isinstance(error, (NotLeaderOrFollower, KafkaStorageError)):
         # Of the partition that the offsets are kept in: producers take any other word for the end of them.
-        code = NotCoordinator.code
-    return dict.fromkeys((commit.partition for commit in commits), code)
+        return NotCoordinator.code
+    return error.code
 
 
 # Fetching

@@ -90,6 +90,7 @@ async def _find(partition: Partition, timestamp: int, is_committed_only: bool) -
     else:
         found = await loop.run_in_executor(None, partial(log.offset_for_timestamp, timestamp, limit=limit))
     if found is None:
+        partition.check_available()  # it may be among the records that are not known to be committed yet
         return None
     return found.timestamp, found.offset, log.epochs.epoch_of(found.offset)
 
