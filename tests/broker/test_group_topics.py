@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from millstream.broker import group_topics
+from millstream.broker.coordinators import GROUPS_TOPIC
 from millstream.broker.server import Broker
 from millstream.config.broker import BrokerConfig
 from millstream.controller.topics import NewTopic
+from millstream.coordinator.groups.commits import Caller, Commit
 from millstream.errors import InvalidRegularExpression
+from millstream.model import TopicPartition as Place
 
 
 def test_what_patterns_match_is_remembered_up_to_a_limit(
@@ -32,5 +37,35 @@ def test_what_patterns_match_is_remembered_up_to_a_limit(
             assert len(topics._matched) == 5
             with pytest.raises(InvalidRegularExpression):
                 await topics.match("a" * 32_768)
+
+    asyncio.run(main())
+
+
+def test_groups_are_told_of_topics_that_are_others(tmp_path: Path) -> None:
+    """Not of leaders that move; but of a topic that was deleted and made anew between two looks."""
+
+    async def main() -> None:
+        config = BrokerConfig({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
+        async with Broker(config) as broker:
+            await broker.coordinators.topic(GROUPS_TOPIC)
+            topic = await broker.controller.create_topic(NewTopic("t", 1, 1))
+            index = broker.coordinators.partition_of(GROUPS_TOPIC, "g")
+            while not broker.groups.is_active(index):
+                await asyncio.sleep(0.001)
+            await broker.groups.write(
+                index, lambda shard: shard.commits.commit("g", Caller(), [Commit(Place("t", 0), 7, -1, "")])
+            )
+            version = broker.group_topics.version
+            broker.metadata.put([topic])
+            await asyncio.sleep(0.05)
+            assert broker.group_topics.version == version
+            shard = broker.groups.shard(index)
+            assert shard is not None
+            assert shard.offsets.count("g") == 1
+            broker.metadata.put([replace(topic, topic_id=uuid4())])
+            await asyncio.sleep(0.05)
+            assert broker.group_topics.version == version + 1
+            assert shard.offsets.count("g") == 0
+            broker.metadata.put([topic])
 
     asyncio.run(main())

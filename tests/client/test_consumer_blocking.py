@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from itertools import islice
 from typing import Any
 
@@ -169,3 +170,57 @@ def test_columns_go_on_where_records_ended_and_show_nulls(own_bootstrap: str) ->
         assert batch.column("value").to_pylist() == [None, b"c", None]
         assert batch.column("offset").to_pylist() == [1, 2, 3]
         assert consumer.poll(timeout=0.05) == []
+
+
+def test_a_block_left_by_an_error_commits_nothing_more(own_bootstrap: str) -> None:
+    topic = filled(own_bootstrap)
+    group, here = f"error-{topic}", TopicPartition(topic, 0)
+
+    def work() -> None:
+        with Consumer(own_bootstrap, group=group, offset_reset="earliest") as consumer:
+            consumer.subscribe(topic)
+            for record in consumer:
+                if record.offset == 10:
+                    consumer.commit({here: 10})
+                if record.offset == 20:
+                    raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+    with Consumer(own_bootstrap, group=group) as consumer:
+        assert consumer.committed([here])[here].offset == 10
+
+
+def test_a_callback_that_polls_is_told_not_to(own_bootstrap: str) -> None:
+    topic = filled(own_bootstrap)
+    with Consumer(own_bootstrap, group=f"polls-{topic}", offset_reset="earliest") as consumer:
+        consumer.subscribe(topic, on_assigned=lambda _: consumer.poll())
+        with pytest.raises(RuntimeError, match="callbacks must not poll"):
+            next(iter(consumer))
+        assert next(iter(consumer)).value == b"0"
+
+
+def test_an_iteration_ends_when_another_thread_closes_the_consumer(own_bootstrap: str) -> None:
+    topic = filled(own_bootstrap, count=10)
+    consumer = Consumer(own_bootstrap, offset_reset="earliest")
+    consumer.assign([(topic, 0)])
+    threading.Timer(0.5, consumer.close).start()
+    assert len(list(consumer)) == 10
+
+
+def test_commits_by_itself_while_it_is_iterated(own_bootstrap: str) -> None:
+    topic = filled(own_bootstrap, count=100)
+    here = TopicPartition(topic, 0)
+    with Consumer(
+        own_bootstrap, group=f"itself-{topic}", offset_reset="earliest", auto_commit_interval_ms=50
+    ) as consumer:
+        consumer.subscribe(topic)
+        for record in consumer:
+            if record.offset == 50:
+                time.sleep(0.3)  # the next step finds that a commit is due, and covers this record
+            if record.offset == 51:
+                break
+        deadline = time.monotonic() + 10
+        while not consumer.committed([here]) or consumer.committed([here])[here].offset < 51:
+            assert time.monotonic() < deadline
+        assert consumer.committed([here])[here].offset == 51

@@ -118,8 +118,8 @@ def test_a_group_on_a_bad_network_reads_everything_at_least_once_and_commits(pro
     async def body(bootstrap: str, proxy: FaultProxy) -> None:
         topic = await new_topic(bootstrap, 4)
         for partition in range(4):
-            for start in range(0, 1000, 200):
-                await fill(bootstrap, topic, partition, numbered(200, start))
+            for start in range(0, 1000, 50):
+                await fill(bootstrap, topic, partition, numbered(50, start))
         seen: Counter[tuple[int, int]] = Counter()
         owners: dict[TopicPartition, AsyncConsumer] = {}
 
@@ -132,7 +132,7 @@ def test_a_group_on_a_bad_network_reads_everything_at_least_once_and_commits(pro
                 heartbeat_interval_ms=150,
                 session_timeout_ms=6_000,
                 auto_commit=False,
-                partition_max_bytes=4_000,
+                partition_max_bytes=1_000,
             )
 
             def assigned(partitions: list[TopicPartition]) -> None:

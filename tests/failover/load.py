@@ -125,6 +125,7 @@ class Reader:
                 "group.id": group,
                 "auto.offset.reset": "earliest",
                 "session.timeout.ms": 6000,
+                "heartbeat.interval.ms": 500,
                 "auto.commit.interval.ms": 500,
                 "reconnect.backoff.max.ms": 200,
                 "retry.backoff.max.ms": 200,

@@ -413,7 +413,23 @@ class _Run:
             async with asyncio.timeout(HEAL_S):
                 return await work
         except TimeoutError:
-            raise SimulationFailed(f"{who} are stuck after {HEAL_S} s without faults") from None
+            text = f"{who} are stuck after {HEAL_S} s without faults"
+            raise SimulationFailed("\n".join([text, *self._unwell()])) from None
+
+    def _unwell(self) -> Iterator[str]:
+        """The partitions that are not whole, and what each broker makes of them."""
+        for place, state in self._states():
+            if state.leader < 0 or len(state.isr) < len(state.replicas):
+                seen = {
+                    name: (
+                        held.leader_epoch,
+                        held.log.end_offset,
+                        held.high_watermark,
+                        held.leadership is not None,
+                    )
+                    for name, held in self._replicas(place).items()
+                }
+                yield f"{place}: {state}; epoch, end, high watermark, whether it leads: {seen}"
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
         while not is_so():

@@ -36,6 +36,8 @@ class GroupTopics:
         self._task: asyncio.Task[None] | None = None
         self._is_told = True
         self._is_over = False
+        self._seen: dict[str, tuple[UUID, int]] = {}
+        """The id and the number of partitions that each topic had."""
         self._gone: dict[str, int] = {}
         """Topics that were deleted, and when."""
         self._matched: dict[str, Matched] = {}
@@ -95,11 +97,21 @@ class GroupTopics:
     # What the broker tells
 
     def changed(self, name: str) -> None:
-        """A topic came, went or grew. The groups are told once for all that change together."""
-        self.version += 1
+        """A topic may have come, gone or grown. The groups are told once for all that change together.
+
+        One that is there under another id went meanwhile. What groups do not care for, such as another
+        leader, they are not told.
+        """
         self.configs.start()
-        if name not in self._broker.metadata.topics:
+        topic = self._broker.metadata.topics.get(name)
+        before = self._seen.pop(name, None)
+        if topic is not None:
+            self._seen[name] = (topic.topic_id, len(topic.partitions))
+            if self._seen[name] == before:
+                return
+        if topic is None or (before is not None and before[0] != topic.topic_id):
             self._gone[name] = self._broker.clock.now_ms()
+        self.version += 1
         self._tell_later()
 
     def _tell_later(self) -> None:

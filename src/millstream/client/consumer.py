@@ -139,17 +139,20 @@ class AsyncConsumer(ConsumerQueries):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        await self.close(commits=error is None)
 
-    async def close(self, timeout: float | None = None) -> None:
-        """Commit if that is the consumer's task, leave the group, close the connections."""
+    async def close(self, timeout: float | None = None, *, commits: bool = True) -> None:
+        """Commit if that is the consumer's task, leave the group, close the connections.
+
+        A block that is left by an error commits nothing more: the record at hand may not be done.
+        """
         if self._is_closed:
             return
         self._is_closed = True
         self._flow.end()
         try:
             if self._group is not None:
-                await self._group.close(self._deadline(timeout))
+                await self._group.close(self._deadline(timeout), commits=commits)
         finally:
             self._is_over = True
             await self._fetcher.close()

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Listener = Callable[[list[TopicPartition]], object]
+Calls = SimpleQueue[tuple[Listener, list[TopicPartition], asyncio.Future[Any]] | None]
+"""Callbacks that the caller's thread is to call; None when what it waits for is done."""
 
 
 class Consumer:
@@ -48,8 +50,7 @@ class Consumer:
             return AsyncConsumer(bootstrap, **options)
 
         self._thread = LoopThread("millstream-consumer")
-        self._calls: SimpleQueue[tuple[Listener, list[TopicPartition], asyncio.Future[Any]] | None]
-        self._calls = SimpleQueue()
+        self._calls: Calls = SimpleQueue()
         try:
             self._core = self._thread.run(make())
         except BaseException:
@@ -63,14 +64,17 @@ class Consumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self.close(commits=error is None)
 
-    def close(self, timeout: float | None = None) -> None:
-        """Commit if that is the consumer's task, leave the group, close the connections."""
+    def close(self, timeout: float | None = None, *, commits: bool = True) -> None:
+        """Commit if that is the consumer's task, leave the group, close the connections.
+
+        A block that is left by an error commits nothing more: the record at hand may not be done.
+        """
         if self._thread.is_closed:
             return
         try:
-            self._serve(self._core.close(timeout))
+            self._serve(self._core.close(timeout, commits=commits))
         finally:
             self._thread.close()
 
@@ -89,16 +93,19 @@ class Consumer:
         if self._thread.is_closed:
             work.close()
             raise Closed("the consumer was closed")
+        calls: Calls = SimpleQueue()
+        outer, self._calls = self._calls, calls
         future = asyncio.run_coroutine_threadsafe(work, self._thread.loop)
-        future.add_done_callback(lambda _: self._calls.put(None))
+        future.add_done_callback(lambda _: calls.put(None))
         try:
-            while (call := self._calls.get()) is not None:
+            while (call := calls.get()) is not None:
                 self._answer(*call)
             return future.result()
         except BaseException:
-            if future.cancel():
-                self._calls.get()
+            future.cancel()
             raise
+        finally:
+            self._calls = outer
 
     def _answer(
         self, listener: Listener, partitions: list[TopicPartition], answer: asyncio.Future[Any]
@@ -178,7 +185,10 @@ class Consumer:
 
     def __iter__(self) -> Iterator[Record]:
         """Record after record, until the consumer is closed. A commit covers those handed out."""
-        return self._flow.iterate(lambda: self._serve(self._flow.until_ready()))
+        return self._flow.iterate(self._until_ready)
+
+    def _until_ready(self) -> bool:
+        return not self._thread.is_closed and self._serve(self._flow.until_ready())
 
     def poll_arrow(self, timeout: float = 1.0) -> pyarrow.RecordBatch:
         """The next records by the column; AsyncConsumer.poll_arrow tells more."""

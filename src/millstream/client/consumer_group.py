@@ -85,15 +85,15 @@ class ConsumerGroup:
         self._membership.subscribe(subscription)
         self._membership.start()
 
-    async def leave(self, deadline: Deadline) -> None:
+    async def leave(self, deadline: Deadline, *, commits: bool = True) -> None:
         """Commit where that is the consumer's task, give up all partitions, and leave the group."""
         membership = self._membership
         if membership is None:
-            if self._options.auto_commit:
+            if self._options.auto_commit and commits:
                 await self._commit_quietly(self.positions(self.owned), deadline)
             return
         try:
-            await self._revoke(self.owned, deadline)
+            await self._revoke(self.owned, deadline, commits=commits)
         finally:
             self._membership = None
             await self._watch.close()
@@ -103,14 +103,14 @@ class ConsumerGroup:
             except TimeoutError:
                 pass  # the coordinator will miss its heartbeats
 
-    async def close(self, deadline: Deadline) -> None:
+    async def close(self, deadline: Deadline, *, commits: bool = True) -> None:
         """Leave, and stop what runs in the background."""
         clock, self._clock = self._clock, None
         if clock is not None:
             clock.cancel()
             await asyncio.gather(clock, return_exceptions=True)
         try:
-            await self.leave(deadline)
+            await self.leave(deadline, commits=commits)
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -188,11 +188,13 @@ class ConsumerGroup:
 
     # ---------------------------------------------------------------- at the poll point
 
-    async def _revoke(self, partitions: frozenset[TopicPartition], deadline: Deadline) -> None:
+    async def _revoke(
+        self, partitions: frozenset[TopicPartition], deadline: Deadline, *, commits: bool = True
+    ) -> None:
         going = partitions & self.owned
         if not going:
             return
-        if self._options.auto_commit:
+        if self._options.auto_commit and commits:
             await self._commit_quietly(self.positions(going), deadline)
         try:
             await _tell(self._callbacks.on_revoked, going)

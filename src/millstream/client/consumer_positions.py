@@ -77,11 +77,12 @@ class Positions:
             if state.turn == turn and state.fetch_position == NOT_KNOWN:
                 state.seek(found[state.partition].offset)
 
-    async def check(self, state: PartitionState, leader: int, leader_epoch: int) -> None:
+    async def check(self, state: PartitionState, leader: int, leader_epoch: int) -> tuple[int, int] | None:
         """See that the records before a position are still those that were read (KIP-320).
 
-        Where a new leader never had some of them, reading goes on at the first that differs, or is a
-        LogTruncated where the policy lets nothing be chosen.
+        Gives the offset at which to go on instead, and its leader epoch, where a new leader never had some
+        of those that were fetched. Where it never had some that the caller got, that is a LogTruncated
+        if the policy lets nothing be chosen.
         """
         turn, position, epoch = state.turn, state.position, state.consumed_epoch
         deadline = Deadline(self._options.request_timeout_ms)
@@ -103,14 +104,13 @@ class Positions:
         end = response.topics[0].partitions[0]
         raise_for(end.error_code, None, f"partition {state.partition}")
         if state.turn != turn or end.end_offset < 0 or end.end_offset >= state.fetch_position:
-            return
+            return None
         if end.end_offset >= position:
-            state.seek(position, epoch)
-            return
+            return position, epoch
         if self._options.reset_to is None:
             raise LogTruncated(
                 f"partition {state.partition} lost the records from {end.end_offset} to {position - 1}",
                 state.partition,
                 end.end_offset,
             )
-        state.seek(end.end_offset, end.leader_epoch)
+        return end.end_offset, end.leader_epoch

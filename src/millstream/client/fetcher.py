@@ -104,7 +104,7 @@ class Fetcher:
                 later = min(later, state.retry_at)
             elif state.fetch_position == NOT_KNOWN:
                 lost.append(state)
-            elif has_room or not state.readers:
+            elif has_room:
                 known = self._known(state.partition)
                 if known is None:
                     stale.add(state.partition.topic)
@@ -191,12 +191,11 @@ class Fetcher:
                 self._pause(state)
 
     async def _check(self, state: PartitionState, known: Partition) -> None:
-        turn = state.turn
         try:
-            await self._positions.check(state, known.leader, known.leader_epoch)
+            place = await self._positions.check(state, known.leader, known.leader_epoch)
             state.leader_epoch = known.leader_epoch
-            if state.turn != turn:
-                self._assignment.refresh()
+            if place is not None and state.is_live:
+                self._assignment.seek(state.partition, *place)
         except KafkaError as error:
             self._pause(state)
             self._mistrust(state.partition.topic)

@@ -26,7 +26,7 @@ class PollPoint:
         self._errors: deque[BaseException] = deque()
         self._failure: BaseException | None = None
         self._changed = asyncio.Event()
-        self._lock = asyncio.Lock()
+        self._is_attending = False
 
     async def run(self, work: Work) -> None:
         """Have the next poll do `work`, and wait until it is done. Its errors are the poll's."""
@@ -73,25 +73,32 @@ class PollPoint:
 
     async def attend(self) -> None:
         """Do what is due; raise what has failed."""
+        if self._is_attending:
+            raise RuntimeError("a poll is under way: a consumer has one task, and callbacks must not poll")
         self.has_polled()
-        async with self._lock:
+        self._is_attending = True
+        try:
             while self._due:
-                work, done = self._due.popleft()
-                if done is not None and done.done():
-                    continue  # whoever left it has gone
-                try:
-                    await work()
-                finally:
-                    if done is not None and not done.done():
-                        done.set_result(None)
-                    self.is_due = bool(self._due or self._errors or self._failure)
-            if self._errors:
-                error = self._errors.popleft()
-                self.is_due = bool(self._errors or self._failure)
-                raise error
-            if self._failure is not None:
-                raise self._failure
-            self.is_due = False
+                await self._do_next()
+        finally:
+            self._is_attending = False
+            self.is_due = bool(self._due or self._errors or self._failure)
+        if self._errors:
+            error = self._errors.popleft()
+            self.is_due = bool(self._errors or self._failure)
+            raise error
+        if self._failure is not None:
+            raise self._failure
+
+    async def _do_next(self) -> None:
+        work, done = self._due.popleft()
+        if done is not None and done.done():
+            return  # whoever left it has gone
+        try:
+            await work()
+        finally:
+            if done is not None and not done.done():
+                done.set_result(None)
 
     async def wait(self, timeout_seconds: float) -> None:
         """Until there is something new, at most so long."""
