@@ -184,3 +184,22 @@ def test_a_creation_that_was_cut_short_is_completed_by_the_next_controller(run: 
         await cluster.until_in_sync("t", cluster.ids)
 
     run(test)
+
+
+def test_a_replica_that_was_moved_away_meanwhile_is_set_aside(run: Run) -> None:
+    async def test(cluster: Cluster) -> None:
+        controller = cluster.controller.config.node_id
+        away, other = (id_ for id_ in cluster.ids if id_ != controller)
+        await cluster.create("t", assignment={0: [controller, away]})
+        await cluster.stop(away)
+        place = TopicPartition("t", 0)
+        office = cluster.controller.controller
+        assert await office.reassign({place: [controller, other]}, may_resize=False) == {place: None}
+        await cluster.until_in_sync("t", [controller, other])
+        await cluster.until(lambda: cluster.agree("t", lambda state: not state.removing))
+        back = await cluster.start(away)
+        assert back.replicas.topic("t") == {}
+        assert not [log for log in back.store if log.partition == place]
+        assert list((cluster.folder / f"broker-{away}").glob("t-0.*-stray"))
+
+    run(test)

@@ -16,6 +16,9 @@ from typing import Any, Self
 from bench.apache_kafka import java_command
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+CLASSIC: dict[str, Any] = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 500}
+"""Settings of members in the classic protocol; in the newer one they are the broker's."""
+
 JAVA_LIMIT = 1_000_000
 JAVA_CONFIG = """\
 retries=1000000
@@ -124,13 +127,12 @@ class Reader:
                 "bootstrap.servers": bootstrap,
                 "group.id": group,
                 "auto.offset.reset": "earliest",
-                "session.timeout.ms": 6000,
                 "auto.commit.interval.ms": 500,
                 "reconnect.backoff.max.ms": 200,
                 "retry.backoff.max.ms": 200,
                 "log_level": 0,
                 "error_cb": lambda _: None,
-                **(config or {}),
+                **(CLASSIC if config is None else config),
             }
         )
         self._topic = topic

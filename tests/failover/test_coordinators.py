@@ -6,12 +6,15 @@ import itertools
 import threading
 import time
 from collections import Counter
+from typing import Any
 
+import pytest
 from confluent_kafka import KafkaException, Producer
 
 from millstream.broker.coordinators import java_hash
 from millstream.testing import Cluster
-from tests.failover.load import Reader, Writer, read_all
+from tests.failover.conftest import MakeCluster
+from tests.failover.load import CLASSIC, Reader, Writer, read_all
 
 SAFE = {"min.insync.replicas": "2"}
 
@@ -20,15 +23,22 @@ def coordinator(cluster: Cluster, topic: str, key: str) -> int:
     return cluster.leader(topic, (java_hash(key) & 0x7FFFFFFF) % 3)
 
 
-def test_a_group_goes_on_when_its_coordinator_is_killed(cluster: Cluster) -> None:
+@pytest.mark.parametrize("member", [CLASSIC, {"group.protocol": "consumer"}], ids=["classic", "consumer"])
+def test_a_group_goes_on_when_its_coordinator_is_killed(
+    make_cluster: MakeCluster, member: dict[str, Any]
+) -> None:
     """Two members keep their offsets: what was committed is not read again by those who come later."""
+    cluster = make_cluster(config={"group.consumer.heartbeat.interval.ms": "1000"})
     topic = cluster.create_topic("t", 6, replication_factor=3, configs=SAFE)
     with Writer(cluster.bootstrap, topic) as writer:
         with (
-            Reader(cluster.bootstrap, topic, "g") as first,
-            Reader(cluster.bootstrap, topic, "g") as second,
+            Reader(cluster.bootstrap, topic, "g", member) as first,
+            Reader(cluster.bootstrap, topic, "g", member) as second,
         ):
-            writer.wait_for(200)
+            deadline = time.monotonic() + 40
+            while not (first.read and second.read):
+                assert time.monotonic() < deadline, (first.errors, second.errors)
+                time.sleep(0.05)
             for _ in range(2):
                 victim = coordinator(cluster, "__consumer_offsets", "g")
                 cluster[victim].kill()
@@ -46,10 +56,8 @@ def test_a_group_goes_on_when_its_coordinator_is_killed(cluster: Cluster) -> Non
             while missing := set(writer.acknowledged) - first.read.keys() - second.read.keys():
                 assert time.monotonic() < deadline, f"{len(missing)} not read"
                 time.sleep(0.05)
-            assert first.read
-            assert second.read
         read = first.read + second.read
-        with Reader(cluster.bootstrap, topic, "g") as late:
+        with Reader(cluster.bootstrap, topic, "g", member) as late:
             time.sleep(3)
         assert sum((read + late.read).values()) < 2 * len(writer.acknowledged)
         assert not late.read, "everything had been committed"

@@ -220,7 +220,10 @@ class Broker:
         await self.cluster_state.start()
         await self.controller.finish_deletions()
         await loop.run_in_executor(None, self.store.accept_new_dirs)
-        self.store.set_aside_strays(topic.topic_id for topic in self.metadata.topics.values())
+        self.store.set_aside_strays(
+            (topic.topic_id for topic in self.metadata.topics.values()),
+            lambda partition: partition.partition in self.replicas.topic(partition.topic),
+        )
         for partition in self.replicas:
             await partition.settle()  # what a crash left unflushed is flushed before anyone asks for it
         await self.coordinators.until_loaded(LOAD_SECONDS)

@@ -225,6 +225,8 @@ class AsyncProducer:
             waiting = [place.unplaced for place in list(self._buffer.topics.values()) if place.aside]
             await settled(waiting, seconds)
             await settled(list(self._buffer.incomplete), deadline.remaining_ms / 1000)
+            if self.settings.acks_code == 0:
+                await sender.confirm(deadline)
         finally:
             sender.flushes -= 1
 

@@ -16,6 +16,7 @@ from millstream.client.producer_line import Line
 from millstream.client.producer_request import Flight, produce_request
 from millstream.client.producer_settings import ProducerSettings
 from millstream.errors import KafkaError, NetworkException, RequestTimedOut
+from millstream.protocol.messages import MetadataRequest, MetadataResponse
 
 REFRESH_PAUSE_SECONDS = 0.1
 METADATA_MAX_AGE_SECONDS = 300.0
@@ -311,6 +312,18 @@ class Sender:
         self._buffer.drop(list(self._buffer.active), error)
 
     # ---------------------------------------------------------------- waiting
+
+    async def confirm(self, deadline: Deadline) -> None:
+        """Ask each broker something: then it has taken what was sent before. With acks=0 nothing else tells."""
+        for node_id in self._flights:
+            connection = self._cluster.open_connection(node_id)
+            if connection is not None:
+                try:
+                    await connection.request(
+                        MetadataRequest(topics=[]), MetadataResponse, deadline.remaining_ms
+                    )
+                except NetworkException:
+                    continue  # it is lost with all that it carried, as may be with acks=0
 
     def on_room(self, callback: Callable[[], object]) -> None:
         """Call back in the turn in which there is room again."""

@@ -1,7 +1,7 @@
 """What changed lately, numbered, for brokers that follow the controller.
 
 A change notes only what was changed; a broker that asks is told how that is now. So a broker that was away
-for several changes hears of each thing once. Changes further back than the last KEPT are forgotten, and a
+for several changes hears of each thing once. Changes further back than the last ones are forgotten, and a
 broker that asks from there is told everything.
 """
 
@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 KEPT = 1000
+MAX_KEPT_PARTITIONS = 100_000
+"""How many changed partitions are remembered at most, counted once for each change."""
 
 
 @dataclass(slots=True)
@@ -22,6 +24,10 @@ class Change:
 
     topics: dict[str, set[int]] = field(default_factory=dict)
     deleted: dict[UUID, str] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.topics.values()))
 
 
 class Feed:
@@ -32,6 +38,7 @@ class Feed:
         """The number of the last change."""
         self._changes: deque[Change] = deque()
         """The last ones, up to `sequence`."""
+        self._kept = 0
         self._waiting: list[asyncio.Future[None]] = []
         self._applied: dict[int, tuple[int, int]] = {}
         """How far each broker is: the epoch in which it said so, and the sequence."""
@@ -41,15 +48,18 @@ class Feed:
     ) -> None:
         """Tell of changed partitions and deleted topics; without either, of brokers or configs."""
         changed = {name: set(indexes) for name, indexes in (topics or {}).items()}
-        self._changes.append(Change(changed, dict(deleted or {})))
-        if len(self._changes) > KEPT:
-            self._changes.popleft()
+        change = Change(changed, dict(deleted or {}))
+        self._changes.append(change)
+        self._kept += change.size
+        while len(self._changes) > KEPT or self._kept > MAX_KEPT_PARTITIONS:
+            self._kept -= self._changes.popleft().size
         self.sequence += 1
         self._wake()
 
     def restart(self) -> None:
         """Let everybody ask for everything."""
         self._changes.clear()
+        self._kept = 0
         self.sequence += 1
         self._wake()
 

@@ -344,12 +344,18 @@ class Store:
                 except OSError as error:
                     self._not_written(folder, error)
 
-    def set_aside_strays(self, topic_ids: Iterable[UUID]) -> list[TopicPartition]:
-        """Set aside the logs of topics that are not among these; which they were."""
+    def set_aside_strays(
+        self, topic_ids: Iterable[UUID], is_held: Callable[[TopicPartition], bool] = lambda _: True
+    ) -> list[TopicPartition]:
+        """Set aside the logs of other topics than these, and those not held here; which they were."""
         known = {NO_UUID, *topic_ids}
-        strays = [partition for partition, topic_id in self._topic_ids.items() if topic_id not in known]
+        strays = [
+            partition
+            for partition, topic_id in self._topic_ids.items()
+            if topic_id not in known or not is_held(partition)
+        ]
         for partition in strays:
-            log.warning("%s belongs to no known topic: set aside", partition)
+            log.warning("%s belongs to no known topic, or to other brokers: set aside", partition)
             self._set_aside(partition, self._remove(partition).folder)
         return strays
 
