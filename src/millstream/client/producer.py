@@ -291,7 +291,7 @@ class AsyncProducer:
 
     def _append_in_transaction(self, *record: Any) -> Delivery:
         self._open_transactions.check_open()
-        return self._buffer.append_from_thread(*record)
+        return self._buffer.append(*record)
 
     @property
     def _open_transactions(self) -> Transactions:

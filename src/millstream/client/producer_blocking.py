@@ -41,6 +41,7 @@ class Producer:
     ) -> None:
         self._core = AsyncProducer(bootstrap, **options)
         self._buffer = self._core._buffer
+        self._lock = self._buffer.lock
         self._serialize_key, self._serialize = self._core.serializers
         self._is_closed = False
         self._thread = LoopThread("millstream-producer")
@@ -54,9 +55,7 @@ class Producer:
 
     async def _start(self) -> None:
         await self._core.start()
-        self._append = self._buffer.append_from_thread
-        if self.settings.transactional_id is not None:
-            self._append = self._core._append_in_transaction
+        self._append = self._core._append
         self._buffer.on_work = self._wake
 
     @property
@@ -101,7 +100,8 @@ class Producer:
         if self._serialize_key is not None and key is not None:
             key = self._serialize_key(key)
         try:
-            return self._append(topic, key, value, partition, timestamp_ms, headers)
+            with self._lock:
+                return self._append(topic, key, value, partition, timestamp_ms, headers)
         except BufferFull:
             return self._append_with_room(topic, key, value, partition, timestamp_ms, headers)
 
@@ -116,7 +116,8 @@ class Producer:
             if self._is_closed:
                 raise Closed("the producer is closed")
             try:
-                return self._append(*record)
+                with self._lock:
+                    return self._append(*record)
             except BufferFull:
                 continue  # another thread was faster
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from millstream.client.batch_builder import Batch
 from millstream.client.metadata import Topic
@@ -131,11 +131,6 @@ class RecordBuffer:
                 f"topic {place.name} has partitions 0 to {place.count - 1}, not {partition}"
             )
         return place.lines[partition]
-
-    def append_from_thread(self, *record: Any) -> Delivery:
-        """Take a record, from any thread."""
-        with self.lock:
-            return self.append(*record)
 
     def _append_anew(
         self, line: Line, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Headers

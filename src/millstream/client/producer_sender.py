@@ -266,7 +266,8 @@ class Sender:
         try:
             await self._identity.ask(self._cluster, Deadline(self._settings.max_block_ms))
         except KafkaError as error:
-            self._give_up(error)
+            if not error.retriable:  # otherwise each record waits as long as it may
+                self._buffer.drop(list(self._buffer.active), error)
 
     async def _learn(self, name: str) -> None:
         """Ask for a topic's partitions and leaders."""
@@ -308,13 +309,10 @@ class Sender:
             for line in lines:  # it may be led elsewhere by now
                 line.needs_leader = True
 
-    def _give_up(self, error: Exception) -> None:
-        self._buffer.drop(list(self._buffer.active), error)
-
     # ---------------------------------------------------------------- waiting
 
     async def confirm(self, deadline: Deadline) -> None:
-        """Ask each broker something: then it has taken what was sent before. With acks=0 nothing else tells."""
+        """Ask each broker something: then it has taken what was sent before, which acks=0 does not tell."""
         for node_id in self._flights:
             connection = self._cluster.open_connection(node_id)
             if connection is not None:
