@@ -291,6 +291,7 @@ class Segment:
         self.time_index.keep_below(relative, column=1)
         self.transaction_index.keep_below(end_offset)
         self.entry_count = len(self.index)
+        self.is_flushed = False
 
     def paths(self) -> list[str]:
         """The files that a segment may have."""
