@@ -151,3 +151,18 @@ def test_a_finished_segment_that_is_cut_off_is_flushed_again(world: World) -> No
     world.disk.synced.clear()
     assert log.flush() == log.end_offset
     assert first.path in world.disk.synced
+
+
+def test_a_finished_segment_that_is_gone_on_with_is_flushed_again(world: World) -> None:
+    log = world.open()
+    fill(log, 60)
+    log.flush()
+    first = log.segments.first
+    assert first is not log.segments.active
+    log.truncate_to(10)
+    assert log.segments.active is first
+    world.disk.synced.clear()
+    fill(log, 60)
+    log.flush()
+    assert str(world.file(0)) in world.disk.synced
+    assert log.recovery_point == 70

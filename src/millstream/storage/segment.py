@@ -286,6 +286,7 @@ class Segment:
         """Cut the files off at `size`, where the records below `end_offset` end."""
         relative = end_offset - self.base_offset
         self.shorten(size)
+        self.is_flushed = False  # it will be gone on with
         self.open().truncate(size)
         self.index.keep_below(relative, column=0)
         self.time_index.keep_below(relative, column=1)
