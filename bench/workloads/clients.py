@@ -4,8 +4,8 @@
     python -m bench.workloads.clients consume    only those whose names contain it
 
 A row is one function that does all the work and gives the seconds it took; `ROWS` names them. Rounds are
-interleaved, and the table shows medians, the ratio to the clients of the bars, and the largest resident
-memory of the process.
+interleaved, and the table shows medians, the CPU time of the client's process (import and set-up included),
+its largest resident memory, and the ratios that the bars are about.
 """
 
 from __future__ import annotations
@@ -231,6 +231,7 @@ def run(part: str, records: int, rounds: int, subject: Subject) -> dict[str, dic
     return {
         name: {
             "records/s": statistics.median(each["records/s"] for each in results),
+            "cpu_us": statistics.median(each["cpu_us"] for each in results),
             "memory_mb": max(each["memory_mb"] for each in results),
         }
         for name, results in found.items()
@@ -238,9 +239,10 @@ def run(part: str, records: int, rounds: int, subject: Subject) -> dict[str, dic
 
 
 def table(found: Mapping[str, Mapping[str, float]]) -> str:
-    lines = ["| client | records/s | memory |", "|---|---:|---:|"]
+    lines = ["| client | records/s | CPU per record | memory |", "|---|---:|---:|---:|"]
     for name, figures in found.items():
-        lines.append(f"| {name} | {figures['records/s'] / 1e3:,.0f} k | {figures['memory_mb']:.0f} MB |")
+        rate, cpu = figures["records/s"] / 1e3, figures["cpu_us"]
+        lines.append(f"| {name} | {rate:,.0f} k | {cpu:.2f} µs | {figures['memory_mb']:.0f} MB |")
     lines.append("")
     for name, other, times in BARS:
         if name in found and other in found:
@@ -263,9 +265,12 @@ def main() -> None:
     options = parser.parse_args()
     if options.measure:
         row, _ = ROWS[options.measure]
+        before = time.process_time()
         seconds = row(options.bootstrap, options.topic, options.records)
+        cpu_s = time.process_time() - before
         memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(json.dumps({"records/s": options.records / seconds, "memory_mb": memory_mb}))
+        figures = {"records/s": options.records / seconds, "cpu_us": cpu_s / options.records * 1e6}
+        print(json.dumps({**figures, "memory_mb": memory_mb}))
         return
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="bench-clients-") as folder:
         subject = Subject(options.kind, options.kind, Path(folder))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterator
 from random import Random
 
 import pytest
@@ -78,7 +79,11 @@ def test_a_restart_of_the_broker_is_not_noticed_by_a_member(protocol: str) -> No
         uvloop.run(body(broker))
 
 
-def test_cut_and_delayed_fetches_lose_and_double_nothing() -> None:
+def port_of(bootstrap: str) -> int:
+    return int(bootstrap.rpartition(":")[2])
+
+
+def test_cut_and_delayed_fetches_lose_and_double_nothing(either_bootstrap: str) -> None:
     random = Random(7)
     faults = list(Fault)
 
@@ -101,13 +106,30 @@ def test_cut_and_delayed_fetches_lose_and_double_nothing() -> None:
             assert [record.offset for record in mine] == list(range(2000))
             assert [record.value for record in mine] == numbered(2000)
 
-    with Broker() as broker, FaultProxy("127.0.0.1", broker.port, decide) as proxy:
-        uvloop.run(body(broker.bootstrap, proxy))
+    with FaultProxy("127.0.0.1", port_of(either_bootstrap), decide) as proxy:
+        uvloop.run(body(either_bootstrap, proxy))
         assert sum(1 for key, fault in proxy.seen if key == FETCH and fault is not Fault.NONE) > 10
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_group_on_a_bad_network_reads_everything_at_least_once_and_commits(protocol: str) -> None:
+@pytest.fixture(
+    params=[
+        "millstream-classic",
+        "millstream-consumer",
+        pytest.param("kafka-classic", marks=pytest.mark.java),
+    ]
+)
+def group_broker(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
+    """The address of a broker, and a protocol of its groups."""
+    kind, _, protocol = request.param.partition("-")
+    if kind == "kafka":
+        yield request.getfixturevalue("kafka_bootstrap"), protocol
+    else:
+        with Broker(config=QUICK) as broker:
+            yield broker.bootstrap, protocol
+
+
+def test_a_group_on_a_bad_network_reads_everything_once_and_commits(group_broker: tuple[str, str]) -> None:
+    address, protocol = group_broker
     random = Random(11)
     faults = [Fault.CUT_BEFORE, Fault.CUT_WITHIN, Fault.LOSE_ANSWER, Fault.DELAY]
     kinds = {FETCH, OFFSET_COMMIT, JOIN, HEARTBEAT, SYNC, CONSUMER_HEARTBEAT, FIND_COORDINATOR}
@@ -126,7 +148,7 @@ def test_a_group_on_a_bad_network_reads_everything_at_least_once_and_commits(pro
         def make() -> AsyncConsumer:
             consumer = AsyncConsumer(
                 proxy.bootstrap,
-                group="rough",
+                group=f"rough-{topic}",
                 group_protocol=protocol,  # type: ignore[arg-type]
                 offset_reset="earliest",
                 heartbeat_interval_ms=150,
@@ -160,8 +182,8 @@ def test_a_group_on_a_bad_network_reads_everything_at_least_once_and_commits(pro
         assert set(seen) == {(partition, offset) for partition in range(4) for offset in range(1000)}
         assert max(seen.values()) == 1, "commits at every hand-over leave nothing to read twice"
 
-    with Broker(config=QUICK) as broker, FaultProxy("127.0.0.1", broker.port, decide) as proxy:
-        uvloop.run(body(broker.bootstrap, proxy))
+    with FaultProxy("127.0.0.1", port_of(address), decide) as proxy:
+        uvloop.run(body(address, proxy))
         assert sum(1 for _, fault in proxy.seen if fault is not Fault.NONE) > 10
 
 

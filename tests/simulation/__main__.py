@@ -1,6 +1,6 @@
 """Runs seeds of the simulation: `--seeds 100` for many, `--seed 7 --trace` for one of them again.
 
-What to simulate comes first: `one-broker` or `exactly-once`, or nothing for all of them.
+What to simulate comes first: `one-broker`, `exactly-once` or `cluster`, or nothing for all.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ HASH_SEED = "0"
 KINDS = {
     "one-broker": "one_broker:simulate",
     "exactly-once": "exactly_once:simulate_exactly_once",
+    "cluster": "cluster:simulate_cluster",
 }
 
 

@@ -39,11 +39,16 @@ from tests.simulation.workload import FireAndForget, IdempotentProducer, PlainPr
 from tests.simulation.world import SimulationFailed, World
 
 EVENTS, ACCOUNTS, INPUT, OUTPUT = "events", "accounts", "input", "output"
+REPLICAS = 3
 PARTITIONS = {EVENTS: 2, ACCOUNTS: 3, INPUT: 2, OUTPUT: 2}
 PRODUCERS = (PlainProducer, IdempotentProducer, FireAndForget, IdempotentProducer)
 DURATION_S = 60.0
 HEAL_S = 180.0
+LEFT_OPEN_S = 9.0
+"""After which everything that dead clients left open has been aborted."""
 READERS, WORKERS = "readers", "workers"
+WORKER = "w"
+"""What the names of workers begin with."""
 TRANSFERRERS = (("t0", NEW), ("t1", OLD))
 
 
@@ -103,6 +108,8 @@ class _Watcher(logging.Handler):
         for name, words in WORDS.items():
             if words in text:
                 self._counts[name] += 1
+                if name == "isr_changes" and text.count(",") < REPLICAS - 1:
+                    self._counts["isr_shrinks"] += 1
 
 
 class _Run:
@@ -208,6 +215,8 @@ class _Run:
         await self._in_time("replicas", self._until(self._is_whole))
         for producer in self.producers:
             producer.is_over = True
+        for lives in self.lives:
+            lives.is_over = not lives.name.startswith(WORKER)
         await self._in_time("producers", asyncio.gather(*producing))
         ends = {place: await admin.call(self._end(admin, place)) for place in self.inputs}
         await self._in_time("the workers", self._all_worked(ends))
@@ -218,7 +227,7 @@ class _Run:
         for host in self.hosts:  # what is left of clients that were replaced
             if host.process is not None and host.name.rpartition("-")[0] in lived:
                 host.crash()
-        await asyncio.sleep(15.0)  # whatever they left open is aborted by now
+        await asyncio.sleep(LEFT_OPEN_S)
         await self._in_time("readers", self._all_read(admin))
         await self._in_time("readers", self._read_final())
         await self._in_time("positions", admin.call(self._read_positions(admin)))
@@ -239,7 +248,7 @@ class _Run:
         made = CreateTopicsRequest.CreatableTopic(
             name=topic,
             num_partitions=partitions,
-            replication_factor=3,
+            replication_factor=REPLICAS,
             configs=[
                 CreateTopicsRequest.CreatableTopicConfig(
                     name="internal.segment.bytes", value=self.random.choice(("10000", "100000"))
@@ -269,7 +278,7 @@ class _Run:
         for transactional_id, version in TRANSFERRERS:
             self._add_lives(transactional_id, partial(self._transferrer, transactional_id, version))
         for number, version in enumerate((NEW, OLD)):
-            self._add_lives(f"w{number}", partial(self._worker, f"w{number}", version))
+            self._add_lives(f"{WORKER}{number}", partial(self._worker, f"{WORKER}{number}", version))
         for number in range(2):
             self._add_lives(f"g{number}", self._group_reader)
         return self.lives
@@ -304,7 +313,7 @@ class _Run:
             process.random,
             process.clock.now_ms,
             version=version,
-            timeout_ms=self.random.choice((5000, 10_000)),
+            timeout_ms=self.random.choice((3000, 6000)),
         )
 
     def _member(self, group: str, places: tuple[Place, ...], process: Process) -> Member:
@@ -411,7 +420,9 @@ class _Run:
         """After the faults everyone makes progress."""
         try:
             async with asyncio.timeout(HEAL_S):
-                return await work
+                result = await work
+            self.world.log(f"{who}: done")
+            return result
         except TimeoutError:
             text = f"{who} are stuck after {HEAL_S} s without faults"
             raise SimulationFailed("\n".join([text, *self._unwell()])) from None
@@ -464,6 +475,7 @@ class _Run:
         process = self._start("auditor")
         ledger = Ledger()
         reader = CommittedReader("auditor", self._brokers(process), ledger, process.random)
+        reader.is_hasty = True
         events = [(EVENTS, index) for index in range(PARTITIONS[EVENTS])]
         places = (*self.ledger.accounts, *self.ledger.outputs, *self.inputs, *events)
         ends = {place: await process.call(self._end(process, place)) for place in places}

@@ -52,11 +52,6 @@ def skip_fencing() -> Iterator[None]:
         yield
 
 
-def trust_unclean_brokers() -> AbstractContextManager[Any]:
-    """A broker that may have lost the end of its logs stays in sync, and may lead."""
-    return patch.object(elections, "distrusting", lambda state, broker: state)
-
-
 def forget_the_old_isr() -> AbstractContextManager[Any]:
     """While a change is pending, only the proposed ISR counts."""
 
@@ -74,7 +69,6 @@ MUTATIONS: dict[str, tuple[Mutation, str]] = {
         (acknowledge_before_replication, "kill"),
         (ignore_epochs_on_truncation, "cut_off"),
         (skip_fencing, "lose_connections"),
-        (trust_unclean_brokers, "power_loss"),
         (forget_the_old_isr, "kill_beside_a_cut"),
     )
 }

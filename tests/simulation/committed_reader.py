@@ -70,14 +70,16 @@ class CommittedReader:
         self.ledger = ledger
         self.random = random
         self.position: dict[Place, int] = {}
+        self.is_hasty = False
+        """Whether it takes as much as it can get, and waits for nothing."""
 
     async def run(self, places: Iterable[Place]) -> None:
         self.position = dict.fromkeys(places, 0)
         while True:
             for place, offset in list(self.position.items()):
                 try:
-                    max_bytes = self.random.choice((1, 1000, 1_000_000))
-                    wait_ms = self.random.choice((0, 20, 200))
+                    max_bytes = 1_000_000 if self.is_hasty else self.random.choice((1, 1000, 1_000_000))
+                    wait_ms = 0 if self.is_hasty else self.random.choice((0, 100, 500))
                     values, following = await read_committed(self.brokers, place, offset, max_bytes, wait_ms)
                 except Unreadable as error:
                     if str(error) == "OffsetOutOfRange":

@@ -17,13 +17,22 @@ from millstream.storage.producer_state import ProducerState
 MUTATION_S = 30.0
 
 
-def _answer_at_once(topic: str) -> AbstractContextManager[Any]:
-    real = Runtime._answer
+@contextmanager
+def _answer_at_once(topic: str) -> Iterator[None]:
+    real, real_keep = Runtime._answer, Runtime.keep_when_committed
 
     async def answer(self: Runtime[Any], host: Any, committed: Any, response: Any) -> Any:
         return await real(self, host, None if self.name == topic else committed, response)
 
-    return patch.object(Runtime, "_answer", answer)
+    def keep(self: Runtime[Any], host: Any, committed: Any, done: Any) -> None:
+        if self.name != topic:
+            real_keep(self, host, committed, done)
+            return
+        for result, _, promise in done:
+            promise.keep(result.response)
+
+    with patch.object(Runtime, "_answer", answer), patch.object(Runtime, "keep_when_committed", keep):
+        yield
 
 
 def acknowledge_end_before_prepared() -> AbstractContextManager[Any]:

@@ -282,6 +282,7 @@ class _Run:
         process = self._start("auditor")
         ledger = Ledger()
         reader = CommittedReader("auditor", self._brokers(process), ledger, process.random)
+        reader.is_hasty = True
         places = (*self.ledger.accounts, *self.ledger.outputs, *self.inputs)
         ends = {place: await process.call(self._end(place)) for place in places}
         process.start(reader.run(places))

@@ -40,7 +40,7 @@ class GroupReader:
         moved: dict[Place, int] = {}
         for place, offset in positions.items():
             try:
-                values, following = await read_committed(member.brokers, place, offset, 2000, 20)
+                values, following = await read_committed(member.brokers, place, offset, 2000, 50)
             except Unreadable as error:
                 if str(error) == OffsetOutOfRange.__name__:
                     member.ledger.complaints.append(f"{member.group}: {place}@{offset} is out of range")

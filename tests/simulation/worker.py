@@ -49,7 +49,7 @@ class Worker:
             ready: dict[Place, tuple[list[str], int]] = {}
             for place, offset in positions.items():
                 try:
-                    values, following = await read_committed(member.brokers, place, offset, 300, 20)
+                    values, following = await read_committed(member.brokers, place, offset, 4000, 50)
                 except OSError:
                     continue
                 if following > offset:
