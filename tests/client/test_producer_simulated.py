@@ -9,6 +9,7 @@ import pytest
 
 from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
+from millstream.client.offsets import READ_COMMITTED, READ_UNCOMMITTED
 from millstream.client.producer import AsyncProducer
 from millstream.client.reader import Reader
 from millstream.client.topics import create_topic
@@ -94,11 +95,16 @@ class Run:
                 delivered = await delivery
                 self.offsets.setdefault(delivered.partition, []).append(delivered.offset)
 
-    async def read(self, process: Process) -> None:
+    async def read(self, process: Process, isolation_level: int = READ_UNCOMMITTED) -> None:
         partitions = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
         async with (
             Cluster(f"broker:{PORT}", random=process.random) as cluster,
-            Reader(cluster, dict.fromkeys(partitions, 0), timeout_ms=PATIENCE_MS) as reader,
+            Reader(
+                cluster,
+                dict.fromkeys(partitions, 0),
+                isolation_level=isolation_level,
+                timeout_ms=PATIENCE_MS,
+            ) as reader,
         ):
             found = await reader.poll(5000)
             while found:
@@ -106,6 +112,49 @@ class Run:
                     numbers = [int(record.value or b"") for record in batch.records]
                     self.seen.setdefault(batch.partition, []).extend(numbers)
                 found = await reader.poll(2000)
+
+
+class TransactionalRun(Run):
+    """Transactions instead, some of them aborted; readers of committed records see the others."""
+
+    async def send(self, process: Process) -> None:
+        async with AsyncProducer(
+            f"broker:{PORT}",
+            clock=process.clock,
+            random=process.random,
+            transactional_id="id",
+            transaction_timeout_ms=60_000,
+            max_block_ms=PATIENCE_MS,
+            batch_bytes=150,
+            linger_ms=5,
+            request_timeout_ms=3000,
+        ) as producer:
+            for number in range(0, RECORDS, 40):
+                producer.begin_transaction()
+                for each in range(number, number + 40):
+                    producer.send(TOPIC, b"%d" % each, partition=each % PARTITIONS)
+                    if each % 10 == 0:
+                        await asyncio.sleep(self.random.uniform(0, 0.2))
+                await producer.send_offsets({TopicPartition(TOPIC, 0): number}, "group")
+                if number % 120 == 80:
+                    await producer.abort_transaction()
+                else:
+                    await producer.commit_transaction()
+
+    async def read(self, process: Process, isolation_level: int = READ_COMMITTED) -> None:
+        await super().read(process, isolation_level)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_committed_records_once_and_in_order(seed: int) -> None:
+    run = TransactionalRun(seed)
+    run.world.run(run.main(), limit_s=900)
+    committed = [number for number in range(RECORDS) if number // 40 * 40 % 120 != 80]
+    assert run.seen == {
+        TopicPartition(TOPIC, index): [number for number in committed if number % PARTITIONS == index]
+        for index in range(PARTITIONS)
+    }
+    assert run.crashes
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -203,3 +203,29 @@ def test_a_replica_that_was_moved_away_meanwhile_is_set_aside(run: Run) -> None:
         assert list((cluster.folder / f"broker-{away}").glob("t-0.*-stray"))
 
     run(test)
+
+
+def test_nobody_is_eligible_by_a_min_isr_that_a_leader_may_not_know(run: Run) -> None:
+    async def test(cluster: Cluster) -> None:
+        controller = cluster.controller.config.node_id
+        leader, other = (id_ for id_ in cluster.ids if id_ != controller)
+        await cluster.create("t", assignment={0: [leader, other, controller]})
+        office = cluster.controller.controller
+        topic = office.term.picture.topic("t")
+        assert office.term.picture.rules(topic).min_isr == 1
+        await cluster.brokers[leader].cluster_state.stop()
+        setting = asyncio.create_task(
+            office.set_topic_config("t", lambda _: {"min.insync.replicas": "3"}, validate_only=False)
+        )
+        await cluster.until(lambda: "min.insync.replicas" in topic.overrides)
+        assert office.term.picture.rules(topic).min_isr == 1
+        await setting
+        assert office.term.picture.rules(topic).min_isr == 1
+        await cluster.brokers[leader].cluster_state.start()
+        await cluster.until(lambda: office.term.picture.rules(topic).min_isr == 3)
+        await cluster.stop(other)
+        await cluster.until(lambda: cluster.agree("t", lambda state: state.eligible == [other]))
+        await office.set_topic_config("t", lambda _: {"min.insync.replicas": "1"}, validate_only=False)
+        assert cluster.agree("t", lambda state: state.eligible == [])
+
+    run(test)

@@ -135,3 +135,34 @@ def test_what_takes_the_place_of_the_end_is_not_believed_after_a_crash(world: Wo
     assert again is not None
     assert list(again.epochs.entries) == [(1, 0), (3, 8)]
     assert offsets(again) == list(range(10))
+
+
+def test_a_finished_segment_that_is_cut_off_is_flushed_again(world: World) -> None:
+    """It was durable as a whole, but what follows the cut is not."""
+    log = world.open(SMALL)
+    fill(log, 100)
+    log.flush()
+    first = next(iter(log.segments))
+    offset = next(one.base_offset for one in log.segments if one is not first) - 2
+    world.disk.synced.clear()
+    log.truncate_to(offset)
+    assert first.path in world.disk.synced  # before anything else may be written there
+    fill(log, 1, leader_epoch=1)
+    world.disk.synced.clear()
+    assert log.flush() == log.end_offset
+    assert first.path in world.disk.synced
+
+
+def test_a_finished_segment_that_is_gone_on_with_is_flushed_again(world: World) -> None:
+    log = world.open()
+    fill(log, 60)
+    log.flush()
+    first = log.segments.first
+    assert first is not log.segments.active
+    log.truncate_to(10)
+    assert log.segments.active is first
+    world.disk.synced.clear()
+    fill(log, 60)
+    log.flush()
+    assert str(world.file(0)) in world.disk.synced
+    assert log.recovery_point == 70

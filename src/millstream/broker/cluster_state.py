@@ -231,12 +231,12 @@ class ClusterState:
     async def _take(self, topic: Topic, change: TopicChange) -> None:
         broker = self._broker
         known = broker.metadata.topics.get(topic.name)
+        if known is not None and known.topic_id == topic.topic_id and known.overrides != topic.overrides:
+            broker.replicas.configure(topic)  # before it leads anything under the rules of before
         try:
             await broker.replicas.apply(topic, sorted(change.partitions), is_new=not self._is_first)
         except KafkaError as error:
             log.error("partitions of %s cannot be held: %s", topic.name, error.message)
-        if known is not None and known.overrides != topic.overrides:
-            broker.replicas.configure(topic)
         if known != topic:
             broker.metadata.put([topic])
 

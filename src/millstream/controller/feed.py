@@ -94,19 +94,20 @@ class Feed:
         """Whether a broker has applied anything since it registered."""
         return self._applied.get(broker_id, (-1, -1))[0] == epoch
 
+    def is_applied(self, sequence: int, epochs: Mapping[int, int]) -> bool:
+        """Whether all live brokers have applied what came up to `sequence`."""
+        applied = self._applied
+        return all(
+            broker_id in applied and applied[broker_id][0] == epoch and applied[broker_id][1] >= sequence
+            for broker_id, epoch in epochs.items()
+        )
+
     async def until_applied(
         self, sequence: int, epochs: Callable[[], Mapping[int, int]], timeout_s: float
     ) -> bool:
         """Wait until all live brokers, by `epochs`, have applied what came up to `sequence`."""
-
-        def is_applied() -> bool:
-            applied = self._applied
-            return all(
-                broker_id in applied and applied[broker_id][0] == epoch and applied[broker_id][1] >= sequence
-                for broker_id, epoch in epochs().items()
-            )
-
-        return await self._until(is_applied, asyncio.get_running_loop().time() + timeout_s)
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        return await self._until(lambda: self.is_applied(sequence, epochs()), deadline)
 
     def close(self) -> None:
         """Let nobody wait any longer than it takes to see that this is over."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from uuid import UUID
 
@@ -19,8 +19,10 @@ Replica = tuple[UUID, int]
 class Picture:
     """Topics, live brokers and what is set for them. Only the controller's turns change it."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, is_applied: Callable[[int], bool] = lambda _: True) -> None:
+        """`is_applied` says whether all live brokers have applied what came up to a number of the feed."""
         self._config = config
+        self._is_applied = is_applied
         self.topics: dict[str, Topic] = {}
         self.ids: dict[UUID, Topic] = {}
         self.brokers: dict[int, BrokerNode] = {}
@@ -36,6 +38,8 @@ class Picture:
         """Topics that are deleted, but whose records or nodes could not all be removed yet."""
         self.configs: dict[str, dict[str, str]] = {}
         """What is set while running, by broker, and for all (DEFAULT_BROKER)."""
+        self.min_isr_set_at = -1
+        """The number of the feed at which min.insync.replicas was last changed somewhere."""
 
     def topic(self, name: str) -> Topic:
         topic = self.topics.get(name)
@@ -96,9 +100,15 @@ class Picture:
         return {broker_id for broker_id, replicas in self.failed.items() if place in replicas}
 
     def rules(self, topic: Topic) -> Rules:
-        """What elections of a topic's partitions depend on."""
+        """What elections of a topic's partitions depend on.
+
+        While a leader may not have heard of another min.insync.replicas, nobody is eligible by it: that
+        leader might commit what those outside of the ISR do not have.
+        """
+        if self.min_isr_set_at >= 0 and self._is_applied(self.min_isr_set_at):
+            self.min_isr_set_at = -1
         return Rules(
-            self._value(topic, "min.insync.replicas"),
+            self._value(topic, "min.insync.replicas") if self.min_isr_set_at < 0 else 1,
             bool(self._value(topic, "unclean.leader.election.enable")),
         )
 

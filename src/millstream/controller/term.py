@@ -38,7 +38,9 @@ class Term:
 
     def _begin(self) -> None:
         registry, feed = self._registry, self.feed
-        picture = self.picture = Picture(self._config)
+        picture = self.picture = Picture(
+            self._config, lambda sequence: feed.is_applied(sequence, self.picture.epochs)
+        )
         ledger = Ledger(registry, self._office, picture, feed)
         self.partitions = PartitionChanges(picture, feed, ledger)
         self.topics = TopicChanges(

@@ -161,8 +161,9 @@ class TopicChanges:
             return
         write = await self._ledger.config_operation(f"{tree.TOPIC_CONFIGS}/{name}", overrides)
         await self._ledger.decide(self._no_more_eligible([topic], topic.overrides, overrides), [write])
-        topic.overrides = overrides
+        before, topic.overrides = topic.overrides, overrides
         self._feed.publish({name: ()})
+        self._note_min_isr(before, overrides)
 
     async def set_broker_config(self, broker: str, change: Alteration, validate_only: bool) -> None:
         """Change what is set while running for a broker, or for all."""
@@ -180,6 +181,7 @@ class TopicChanges:
         )
         self._picture.configs[broker] = after
         self._feed.publish()
+        self._note_min_isr(before, after)
 
     def _check(self, broker: str, texts: Mapping[str, str]) -> None:
         """Raise InvalidConfig if a configuration is not valid, as far as this broker can tell."""
@@ -208,6 +210,10 @@ class TopicChanges:
             for index, state in enumerate(topic.partitions)
             if state.eligible and state.isr
         ]
+
+    def _note_min_isr(self, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+        if before.get(MIN_ISR) != after.get(MIN_ISR):
+            self._picture.min_isr_set_at = self._feed.sequence
 
     def _new_id(self) -> UUID:
         while True:

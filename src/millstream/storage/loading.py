@@ -149,7 +149,7 @@ def load_log(
         # All that is left was deleted, and what was lost too. New records must not get offsets below
         # the start: the next start would take them for deleted ones.
         log.warning("%s ends at %d, but starts at %d: it is emptied", partition, end_offset, restart_offset)
-        truncation.restart(loaded, restart_offset)
+        truncation.empty(loaded, restart_offset)
     return loaded
 
 

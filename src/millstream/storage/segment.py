@@ -286,11 +286,13 @@ class Segment:
         """Cut the files off at `size`, where the records below `end_offset` end."""
         relative = end_offset - self.base_offset
         self.shorten(size)
+        self.is_flushed = False  # it will be gone on with
         self.open().truncate(size)
         self.index.keep_below(relative, column=0)
         self.time_index.keep_below(relative, column=1)
         self.transaction_index.keep_below(end_offset)
         self.entry_count = len(self.index)
+        self.is_flushed = False
 
     def paths(self) -> list[str]:
         """The files that a segment may have."""

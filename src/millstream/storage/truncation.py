@@ -40,6 +40,7 @@ def truncate(log: Log, offset: int) -> None:
             log.end_offset = end_offset
             _drop(log, tail[1:])
             segment.cut(found.position + found.start, end_offset)
+            segment.fsync(with_indexes=False)  # else a power loss could bring back what was cut off
             recovery.refresh_timestamps(segment)
             log.replace_tail(tail, [segment], end_offset)
     log.start_offset = min(log.start_offset, log.end_offset)
@@ -54,8 +55,13 @@ def truncate(log: Log, offset: int) -> None:
 
 def restart(log: Log, offset: int) -> None:
     """Drop everything and go on at `offset`."""
-    old = list(log.segments)
     log.doubt_from(min(offset, log.segments.first.base_offset))
+    empty(log, offset)
+
+
+def empty(log: Log, offset: int) -> None:
+    """The same for a log that ends before `offset`: nothing from there on was ever durable."""
+    old = list(log.segments)
     log.abandon_swap()
     with log.swapping:
         log.end_offset = log.start_offset = offset
