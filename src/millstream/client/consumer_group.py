@@ -57,6 +57,7 @@ class ConsumerGroup:
         self._seen = assignment.progress
         self._told: dict[TopicPartition, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._must_commit = False
         self._clock: asyncio.Task[None] | None = None
         if options.auto_commit:
             self._clock = asyncio.get_running_loop().create_task(self._commit_now_and_then())
@@ -144,11 +145,13 @@ class ConsumerGroup:
     async def _commit_now_and_then(self) -> None:
         while True:
             await asyncio.sleep(self._options.auto_commit_interval_ms / 1000)
-            if not self._tasks and len(self._assignment):
+            if not self._tasks and not self._must_commit and len(self._assignment):
+                self._must_commit = True
                 self._poll_point.leave(self._begin_commit)
 
     async def _begin_commit(self) -> None:
         """At a poll: the caller is done with what it got. The commit itself is not waited for."""
+        self._must_commit = False
         offsets = self.positions(self.owned)
         deadline = Deadline(self._options.request_timeout_ms)
         task = asyncio.get_running_loop().create_task(self._commit_quietly(offsets, deadline))

@@ -42,7 +42,7 @@ class ConsumerGroupMember:
         self._told: ConsumerGroupHeartbeatResponse.Assignment | None = None
         self._must_say_all = True
         self._must_say_owned = False
-        self._has_left = False
+        self._has_spoken = False
         self.is_joined = False
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -58,7 +58,7 @@ class ConsumerGroupMember:
         self._wake.set()
 
     def start(self) -> None:
-        if self._task is None:
+        if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def leave(self) -> None:
@@ -67,7 +67,7 @@ class ConsumerGroupMember:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._epoch > JOINING:
+        if self._has_spoken:
             is_static = self._options.group_instance_id is not None
             await self._tell_leaving(LEAVING_FOR_A_WHILE if is_static else LEAVING)
 
@@ -83,6 +83,7 @@ class ConsumerGroupMember:
         except KafkaError:
             pass  # its session will end by itself
         self._epoch = JOINING
+        self._has_spoken = False
         self.is_joined = False
 
     # ---------------------------------------------------------------- heartbeats
@@ -143,6 +144,7 @@ class ConsumerGroupMember:
             request.server_assignor = self._options.server_assignor
         if says_owned:
             request.topic_partitions = [] if self._epoch == JOINING else self._owned()
+        self._has_spoken = True
         try:
             response = await self._link.ask(request, ConsumerGroupHeartbeatResponse)
             raise_for(response.error_code, response.error_message, f"group {self._link.group}")

@@ -19,7 +19,12 @@ from millstream.client.fetching import LAST_VERSION_WITH_NAMES
 from millstream.client.metadata import Partition
 from millstream.client.poll_point import PollPoint
 from millstream.client.subscription import NOT_KNOWN, Assignment, PartitionState
-from millstream.errors import KafkaError, OffsetOutOfRange
+from millstream.errors import (
+    FetchSessionIdNotFound,
+    InvalidFetchSessionEpoch,
+    KafkaError,
+    OffsetOutOfRange,
+)
 from millstream.model import NO_UUID, TopicPartition
 from millstream.protocol.consumer_kernel import RecordReader
 from millstream.protocol.header import GOOD, REASONS, TRUNCATED
@@ -222,10 +227,13 @@ class Fetcher:
         session = lane.sessions.setdefault(node, FetchSession())
         try:
             response = await self._ask(lane, node, session, flight)
+        except (FetchSessionIdNotFound, InvalidFetchSessionEpoch):
+            session.reset()  # the broker has restarted, or needed the room
+            return
         except KafkaError as error:
             session.reset()
             self._failures[node] += 1
-            pause_ms = min(BACKOFF_MS * 2 ** self._failures[node], MAX_BACKOFF_MS)
+            pause_ms = min(BACKOFF_MS * 2 ** min(self._failures[node], 8), MAX_BACKOFF_MS)
             for state in flight.wanted:
                 self._pause(state, pause_ms)
                 state.preferred_replica = -1

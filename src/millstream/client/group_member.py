@@ -91,7 +91,7 @@ class GroupMember:
         self._must_join.set()
 
     def start(self) -> None:
-        if self._task is None:
+        if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def leave(self) -> None:
@@ -156,8 +156,9 @@ class GroupMember:
             await self._host.until_polled()
             self._has_left = False
         await self._stop_heart()
-        if self._failure is not None:
-            raise self._failure
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     async def _stop_heart(self) -> None:
         heart, self._heart = self._heart, None
