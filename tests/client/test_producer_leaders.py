@@ -1,4 +1,4 @@
-"""Leaders that move while a producer sends: brokers of a cluster stop and come back, at other ports."""
+"""Leaders that move while a producer sends: brokers of a cluster stop and come back, one at another port."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ async def values(bootstrap: list[str], topic: str, isolation_level: int) -> list
 async def roll(cluster: Cluster, topic: str) -> None:
     """Stop each broker, let the others lead, and start it again."""
     for broker_id in cluster.ids:
+        port = 0 if broker_id == 2 else cluster.brokers[broker_id].port
         await cluster.stop(broker_id)
         await cluster.until(
             lambda: all(
@@ -46,7 +47,7 @@ async def roll(cluster: Cluster, topic: str) -> None:
             )
         )
         await asyncio.sleep(0.2)
-        await cluster.start(broker_id)
+        await cluster.start(broker_id, {"listeners": f"PLAINTEXT://127.0.0.1:{port}"})
         await cluster.until_in_sync(topic, cluster.ids)
 
 

@@ -13,7 +13,7 @@ from millstream.client.deadline import Deadline
 from millstream.client.errors import raise_for
 from millstream.client.group_metadata import GroupMetadata
 from millstream.client.producer_identity import Identity
-from millstream.errors import ConcurrentTransactions, KafkaError, OperationNotAttempted
+from millstream.errors import ConcurrentTransactions, KafkaError, NetworkException, OperationNotAttempted
 from millstream.model import TopicPartition
 from millstream.protocol.messages import (
     AddOffsetsToTxnRequest,
@@ -225,6 +225,8 @@ class TransactionCoordinator:
             except KafkaError as error:
                 if error.retriable:
                     self._nodes.pop((kind, key), None)
+                if isinstance(error, NetworkException):  # brokers may have moved to other addresses
+                    await self._cluster.refresh([], deadline)
                 raise
 
         return await self._cluster.retrying(find_and_ask, deadline)
