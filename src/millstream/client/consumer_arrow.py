@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from millstream.client.subscription import Assignment
@@ -23,6 +24,7 @@ def _pyarrow() -> Any:
     return pyarrow
 
 
+@cache
 def arrow_schema() -> pyarrow.Schema:
     """The columns that `poll_arrow` gives."""
     pa = _pyarrow()
@@ -73,23 +75,27 @@ def to_arrow(columns: Columns, topic: str, partition: int) -> pyarrow.RecordBatc
     pa = _pyarrow()
     rows = len(columns)
     schema = arrow_schema()
+    offset, timestamp, key, value, header = schema.types[2:]
     headers = columns.headers
     if headers is None:
         raise ValueError("columns without their headers")
-    names = _binary(pa, pa.string(), headers.names)
-    values = _binary(pa, pa.binary(), headers.values)
-    pairs = pa.StructArray.from_arrays([names, values], fields=list(schema.field("headers").type.value_type))
-    lists = pa.Array.from_buffers(
-        schema.field("headers").type, rows, [None, pa.py_buffer(headers.offsets)], children=[pairs]
+    pairs = pa.Array.from_buffers(
+        header.value_type,
+        len(headers.names),
+        [None],
+        children=[
+            _binary(pa, header.value_type[0].type, headers.names),
+            _binary(pa, header.value_type[1].type, headers.values),
+        ],
     )
     arrays = [
         pa.repeat(topic, rows),
-        pa.repeat(pa.scalar(partition, pa.int32()), rows),
-        pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(columns.offsets)]),
-        pa.Array.from_buffers(schema.field("timestamp").type, rows, [None, pa.py_buffer(columns.timestamps)]),
-        _binary(pa, pa.binary(), columns.keys),
-        _binary(pa, pa.binary(), columns.values),
-        lists,
+        pa.repeat(pa.scalar(partition, schema.types[1]), rows),
+        pa.Array.from_buffers(offset, rows, [None, pa.py_buffer(columns.offsets)]),
+        pa.Array.from_buffers(timestamp, rows, [None, pa.py_buffer(columns.timestamps)]),
+        _binary(pa, key, columns.keys),
+        _binary(pa, value, columns.values),
+        pa.Array.from_buffers(header, rows, [None, pa.py_buffer(headers.offsets)], children=[pairs]),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
