@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.client.subscription import Assignment
 from millstream.errors import MillstreamError
-from millstream.protocol.columns import BinaryColumn, Columns, decode_columns
+from millstream.protocol.columns import BinaryColumn, Columns
+from millstream.protocol.plain_columns import fetched_columns
 
 if TYPE_CHECKING:
     import pyarrow
@@ -50,13 +51,7 @@ def take_arrow(assignment: Assignment) -> pyarrow.RecordBatch:
     while assignment.ready and rows < ENOUGH_ROWS:
         reader = assignment.ready[0]
         if not reader.is_done:
-            columns = decode_columns(
-                reader.data,
-                from_offset=reader.position,
-                aborted=reader.aborted,
-                with_headers=True,
-                verify_crc=False,
-            )
+            columns = fetched_columns(reader.data, reader.position, reader.end_offset, reader.aborted)
             reader.skip(columns.next_offset)
             if len(columns):
                 batches.append(to_arrow(columns, reader.topic, reader.partition))
