@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml setup.py $(wildcard src/millstream/protocol/*kernel.py src/millstream/protocol/*kernel.pxd)
 
-.PHONY: setup demo test check bench simulate system format clean
+.PHONY: setup demo test check bench simulate chaos system format clean
 
 setup: $(VENV)/.ready
 
@@ -40,6 +40,10 @@ bench: setup system
 SEEDS ?= 1000
 simulate: setup
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+
+SECONDS ?= 60
+chaos: setup system
+	$(BIN)/python -m tests.chaos --seconds $(SECONDS) $(ARGS)
 
 clean:
 	rm -rf $(VENV) build src/*.egg-info src/millstream/protocol/*kernel.*.so src/millstream/protocol/*kernel.c

@@ -41,10 +41,20 @@ class ZookeeperServer:
     """One server; alone, or one of an ensemble."""
 
     def __init__(
-        self, folder: Path, number: int = 1, members: Sequence[str] = (), tick_ms: int = TICK_MS
+        self,
+        folder: Path,
+        number: int = 1,
+        members: Sequence[str] = (),
+        tick_ms: int = TICK_MS,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        prefix: Sequence[str] = (),
     ) -> None:
         self.folder = folder
-        self.port = free_port()
+        self.host = host
+        self.port = port or free_port()
+        self._prefix = list(prefix)
         self._log_path = folder / "output"
         self.process: subprocess.Popen[bytes] | None = None
         (folder / "data").mkdir(parents=True)
@@ -54,7 +64,7 @@ class ZookeeperServer:
             "initLimit": 20,
             "syncLimit": 5,
             "dataDir": folder / "data",
-            "clientPortAddress": "127.0.0.1",
+            "clientPortAddress": host,
             "clientPort": self.port,
             "4lw.commands.whitelist": "*",
             "maxClientCnxns": 0,
@@ -65,7 +75,7 @@ class ZookeeperServer:
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def is_running(self) -> bool:
@@ -82,7 +92,10 @@ class ZookeeperServer:
         ]
         with self._log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [*WITH_PARENT, *JAVA, *main], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+                [*WITH_PARENT, *self._prefix, *JAVA, *main],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
             )
 
     def wait(self) -> None:
@@ -103,7 +116,7 @@ class ZookeeperServer:
     def ask(self, word: str) -> str:
         """What the server answers to one of its four-letter words; nothing if it does not."""
         try:
-            with closing(socket.create_connection(("127.0.0.1", self.port), timeout=2)) as connection:
+            with closing(socket.create_connection((self.host, self.port), timeout=2)) as connection:
                 connection.sendall(word.encode())
                 with connection.makefile("rb") as answer:
                     return answer.read().decode()

@@ -120,8 +120,8 @@ def test_what_else_a_table_can_have(either_bootstrap: str, topic: Make) -> None:
             producer.send_batch(name, [b"a", b"b"], keys=[b"k"])
         with pytest.raises(MessageTooLarge):
             producer.send_batch(name, [bytes(2 << 20)])
-        with pytest.raises(TypeError):
-            producer.send_batch(name, [b"good", "no bytes"])
+        with pytest.raises(TypeError, match="bytes, not int, str"):
+            producer.send_batch(name, [b"good", "no bytes"], keys=[None, 5])
     found = records_in(either_bootstrap, name, 3)
     assert [[record.value for record in part] for part in found] == [[b"b"], [b"one"], [b"a", b"c"]]
     assert [record.headers for record in found[2]] == [(("h", b"1"),), ()]

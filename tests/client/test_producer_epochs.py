@@ -50,6 +50,7 @@ class Leader:
     first_epoch: int = 0
     init_error: int = 0
     ids_given: int = 0
+    next_leader: ProduceResponse.NodeEndpoint | None = None
     tried: list[tuple[int, int, int]] = field(default_factory=list)
     written: list[bytes] = field(default_factory=list)
 
@@ -75,7 +76,11 @@ class Leader:
         part = ProduceResponse.PartitionProduceResponse(index=0, error_code=code, base_offset=base)
         topic = ProduceResponse.TopicProduceResponse(name=TOPIC, partition_responses=[part])
         topic.topic_id = request.topic_data[0].topic_id
-        return ProduceResponse(responses=[topic])
+        answer = ProduceResponse(responses=[topic])
+        if code and self.next_leader is not None:
+            part.current_leader = ProduceResponse.LeaderIdAndEpoch(leader_id=2, leader_epoch=2)
+            answer.node_endpoints = [self.next_leader]
+        return answer
 
     def metadata(self) -> MetadataResponse:
         node = MetadataResponse.MetadataResponseBroker(node_id=1, host="127.0.0.1", port=self.port)
@@ -199,6 +204,27 @@ def test_the_first_batch_of_an_epoch_goes_alone() -> None:
             assert [(await each).offset for each in deliveries] == [0, 1, 2, 3, 4]
         assert leader.tried[:3] == [(7, 0, 0)] * 3
         assert leader.written == [numbered(number) for number in range(5)]
+
+    asyncio.run(main())
+
+
+def test_a_leader_that_an_answer_names_is_asked_at_once() -> None:
+    """KIP-951: neither a pause nor a question for metadata comes between."""
+
+    async def main() -> None:
+        old, new = Leader(), Leader()
+        async with (
+            scripted_broker(new.answer) as other,
+            producing_to(old, retry_backoff_ms=60_000) as producer,
+        ):
+            new.port = other.port
+            await producer.send(TOPIC, b"one")
+            old.judge = lambda _: NotLeaderOrFollower.code
+            old.next_leader = ProduceResponse.NodeEndpoint(node_id=2, host="127.0.0.1", port=other.port)
+            await asyncio.wait_for(producer.send(TOPIC, b"two"), 5)
+            await asyncio.wait_for(producer.send(TOPIC, b"three"), 5)
+        assert (old.written, new.written) == ([b"one"], [b"two", b"three"])
+        assert new.tried == [(7, 0, 1), (7, 0, 2)], "with the sequence that it had"
 
     asyncio.run(main())
 

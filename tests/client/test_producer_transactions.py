@@ -93,6 +93,17 @@ def test_records_of_an_aborted_transaction_say_so(either_bootstrap: str, topic: 
     assert values_in(either_bootstrap, name, **COMMITTED) == [[b"once"]]
 
 
+def test_closing_aborts_what_is_open(either_bootstrap: str, topic: Make, new_name: Name) -> None:
+    name = topic()
+    with Producer(either_bootstrap, transactional_id=new_name("id"), linger_ms=1000) as producer:
+        producer.begin_transaction()
+        producer.send(name, b"written").result(10)
+        unsent = producer.send(name, b"unsent")
+    with pytest.raises(TransactionAborted):
+        unsent.result(0)
+    assert values_in(either_bootstrap, name, **COMMITTED) == [[]], "nothing is open, nothing committed"
+
+
 def test_steps_in_the_wrong_order(either_bootstrap: str, new_name: Name) -> None:
     async def main() -> None:
         async with AsyncProducer(either_bootstrap, transactional_id=new_name("id")) as producer:

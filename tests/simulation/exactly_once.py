@@ -18,6 +18,7 @@ from tests.simulation.brokers import Brokers
 from tests.simulation.checker import Anomaly
 from tests.simulation.client import LATEST, Client
 from tests.simulation.committed_reader import CommittedReader
+from tests.simulation.consumer_member import ConsumerMember
 from tests.simulation.group_reader import GroupReader
 from tests.simulation.history import History
 from tests.simulation.host import Host, Process
@@ -40,7 +41,7 @@ ACCOUNTS, INPUT, OUTPUT = "accounts", "input", "output"
 PARTITIONS = {ACCOUNTS: 3, INPUT: 2, OUTPUT: 2}
 DURATION_S = 60.0
 HEAL_S = 120.0
-READERS, WORKERS = "readers", "workers"
+READERS, NEW_READERS, WORKERS = "readers", "new-readers", "workers"
 TRANSFERRERS = (("t0", NEW), ("t1", OLD), ("t2", NEW))
 
 
@@ -89,6 +90,10 @@ class _Run:
             "offsets.topic.num.partitions": "2",
             "transaction.state.log.num.partitions": "2",
             "group.initial.rebalance.delay.ms": random.choice(("0", "500")),
+            "group.consumer.heartbeat.interval.ms": "1000",
+            "group.consumer.min.heartbeat.interval.ms": "1000",
+            "group.consumer.session.timeout.ms": "6000",
+            "group.consumer.min.session.timeout.ms": "1000",
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
         }
         host = Host(world, self.network, "broker")
@@ -115,6 +120,7 @@ class _Run:
         counts["offset_commits"] = sum(bool(commit.is_done) for commit in self.ledger.commits)
         counts["offset_reads"] = len(self.ledger.offset_reads)
         counts["generations"] = len({(a.group, a.generation) for a in self.ledger.assignments})
+        counts["holdings"] = len(self.ledger.holdings)
         counts["outputs"] = sum(len(self.ledger.final.get(place, ())) for place in self.ledger.outputs)
         counts["late_markers"] = self.late.sent
         counts["power_losses"] = len(self.history.losses)
@@ -168,6 +174,8 @@ class _Run:
             self._add_lives(f"w{number}", partial(self._worker, f"w{number}", version))
         for number in range(3):
             self._add_lives(f"g{number}", self._group_reader)
+        for number in range(2):
+            self._add_lives(f"n{number}", self._new_group_reader)
         return self.lives
 
     def _transferrer(self, transactional_id: str, version: int, name: str, process: Process) -> Program:
@@ -180,6 +188,11 @@ class _Run:
 
     def _group_reader(self, _: str, process: Process) -> Program:
         return GroupReader(self._member(READERS, self.ledger.accounts, process))
+
+    def _new_group_reader(self, _: str, process: Process) -> Program:
+        brokers = self._brokers(process)
+        member = ConsumerMember(NEW_READERS, self.ledger.accounts, brokers, self.ledger, process.random)
+        return GroupReader(member)
 
     def _add_lives(self, name: str, make: Callable[[str, Process], Program]) -> None:
         def remember(instance: str, process: Process) -> Program:
@@ -296,6 +309,7 @@ class _Run:
             self.ledger.inputs[place] = [value for _, value in self.ledger.final[place]]
 
     async def _read_positions(self, process: Process) -> None:
-        member = self._member(READERS, self.ledger.accounts, process)
-        while await fetch_positions(member, self.ledger.accounts, is_stable=False) is None:
-            await asyncio.sleep(0.2)
+        for group in (READERS, NEW_READERS):
+            member = self._member(group, self.ledger.accounts, process)
+            while await fetch_positions(member, self.ledger.accounts, is_stable=False) is None:
+                await asyncio.sleep(0.2)

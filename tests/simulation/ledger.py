@@ -88,9 +88,9 @@ class Assignment:
     """Known to the leader only."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Holding:
-    """A partition that a member of the new protocol held, from when to when."""
+    """A partition that a member of the new protocol held, from when to when at least."""
 
     group: str
     place: Place

@@ -51,6 +51,7 @@ def test_each_seed_tests_something(outcomes: list[Outcome]) -> None:
             ("outputs", 200),
             ("offset_commits", 20),
             ("generations", 5),
+            ("holdings", 5),
         ):
             assert outcome.counts[name] >= least, (outcome.seed, name)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from millstream.errors import LeaderNotAvailable, UnknownTopicOrPartition, error_for
@@ -119,6 +120,19 @@ class Metadata:
             old = known.partitions.get(index) if known is not None and is_same else None
             partitions[index] = old if old is not None and old.leader_epoch > new.leader_epoch else new
         return Topic(name, answer.topic_id, answer.is_internal, partitions)
+
+    def take_leader(
+        self, name: str, index: int, leader: int, leader_epoch: int, nodes: Iterable[Node]
+    ) -> bool:
+        """Take over what a broker that does not lead said of who does (KIP-951); whether that was news."""
+        for node in nodes:
+            self.nodes[node.id] = node
+        topic = self.topics.get(name)
+        known = topic.partitions.get(index) if topic is not None else None
+        if topic is None or known is None or leader_epoch <= known.leader_epoch or leader not in self.nodes:
+            return False
+        topic.partitions[index] = replace(known, leader=leader, leader_epoch=leader_epoch)
+        return True
 
     def topic(self, name: str) -> Topic:
         """The topic, or the error that the cluster gave for it."""

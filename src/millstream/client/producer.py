@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -12,20 +11,20 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
 from millstream.client.face import Closed
-from millstream.client.group_metadata import GroupMetadata
 from millstream.client.partitioners import function_of
 from millstream.client.producer_buffer import Headers, RecordBuffer
 from millstream.client.producer_columns import ROWS_BATCH_BYTES, Deliveries, RowSender
-from millstream.client.producer_coordinator import Offsets, TransactionCoordinator
+from millstream.client.producer_coordinator import TransactionCoordinator
 from millstream.client.producer_delivery import Delivery, settled
 from millstream.client.producer_identity import Identity
 from millstream.client.producer_rows import ListRows, Rows, arrow_rows
 from millstream.client.producer_sender import Sender
 from millstream.client.producer_settings import ProducerOptions, ProducerSettings
+from millstream.client.producer_transactions import TransactionalFace
 from millstream.client.serializers import Serializer, serializer_of
-from millstream.client.transactions_client import TransactionFailed, Transactions
+from millstream.client.transactions_client import Transactions
 from millstream.clock import Clock, SystemClock
-from millstream.errors import InvalidTxnState, KafkaError, ProducerFenced, RequestTimedOut
+from millstream.errors import RequestTimedOut
 from millstream.protocol.client_kernel import now_ms
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 CLOSE_SECONDS = 30.0
 
 
-class AsyncProducer:
+class AsyncProducer(TransactionalFace):
     """Writes records, in order and each once.
 
         async with AsyncProducer("localhost:9092") as producer:
@@ -84,7 +83,6 @@ class AsyncProducer:
         self._identity = Identity()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._running: Sender | None = None
-        self._transactions: Transactions | None = None
         self._is_closed = False
 
     def _monotonic(self) -> float:
@@ -95,6 +93,10 @@ class AsyncProducer:
         if self._is_closed or self._running is None:
             raise self._why_not()
         return self._running
+
+    def _check_running(self) -> None:
+        if self._is_closed or self._running is None:
+            raise self._why_not()
 
     def _why_not(self) -> Exception:
         if self._is_closed:
@@ -157,6 +159,7 @@ class AsyncProducer:
             return
         try:
             if self._running is not None:
+                await self._abort_at_the_end(timeout)
                 await self.flush(timeout)
         except RequestTimedOut:
             pass  # each delivery says so
@@ -192,6 +195,10 @@ class AsyncProducer:
     def _refuse(self, *_: Any) -> Delivery:
         """Stands where records are taken, before the start and after the end."""
         raise self._why_not()
+
+    def _append_in_transaction(self, *record: Any) -> Delivery:
+        self._open_transactions.check_open()
+        return self._buffer.append(*record)
 
     def room(self, timeout: float | None = None) -> Awaitable[None]:
         """Wait until the buffer has room for more records, letting the sender work meanwhile.
@@ -286,76 +293,6 @@ class AsyncProducer:
             now_ms=self._clock.now_ms,
         )
         return await rows.send(topic, parts, partition, Deadline(self._block_seconds(timeout) * 1000))
-
-    # ---------------------------------------------------------------- transactions
-
-    def _append_in_transaction(self, *record: Any) -> Delivery:
-        self._open_transactions.check_open()
-        return self._buffer.append(*record)
-
-    @property
-    def _open_transactions(self) -> Transactions:
-        _ = self._sender
-        if self._transactions is None:
-            raise InvalidTxnState("a producer without a transactional_id has no transactions")
-        return self._transactions
-
-    @asynccontextmanager
-    async def transaction(self, timeout: float | None = None) -> AsyncIterator[None]:
-        """A transaction for the length of an `async with`: committed at its end, aborted after an error.
-
-        `timeout` is that of the commit or the abort, `max_block_ms` where none is given.
-        """
-        self.begin_transaction()
-        try:
-            yield
-        except BaseException:
-            await self._abort_after_error(timeout)
-            raise
-        try:
-            await self.commit_transaction(timeout)
-        except TransactionFailed as failure:
-            await self._abort_after_error(timeout)
-            raise failure.__cause__ or failure from None
-
-    async def _abort_after_error(self, timeout: float | None) -> None:
-        """Abort, unless another producer has the id; the error that led here is the one to tell."""
-        try:
-            await self.abort_transaction(timeout)
-        except KafkaError as error:
-            if not isinstance(error, ProducerFenced):
-                raise
-
-    def begin_transaction(self) -> None:
-        """Let the records and offsets from now on be written together or not at all."""
-        self._open_transactions.begin()
-
-    async def commit_transaction(self, timeout: float | None = None) -> None:
-        """Write all records of the transaction and commit it.
-
-        TransactionFailed says that it can only be aborted. After a RequestTimedOut the outcome is open, and
-        committing may be tried again.
-        """
-        await self._open_transactions.commit(Deadline(self._block_seconds(timeout) * 1000))
-
-    async def abort_transaction(self, timeout: float | None = None) -> None:
-        """Let nothing of the transaction be seen by readers of committed records."""
-        await self._open_transactions.abort(Deadline(self._block_seconds(timeout) * 1000))
-
-    async def send_offsets(
-        self, offsets: Offsets, group: str | GroupMetadata, timeout: float | None = None
-    ) -> None:
-        """Commit a group's offsets with the transaction: for what was read, worked on and is written in it.
-
-        An offset is that of the next record to read. With a consumer's group metadata, a consumer that is no
-        member any more is refused.
-        """
-        member = GroupMetadata(group) if isinstance(group, str) else group
-        deadline = Deadline(self._block_seconds(timeout) * 1000)
-        await self._open_transactions.send_offsets(offsets, member, deadline)
-
-    def _block_seconds(self, timeout: float | None) -> float:
-        return self.settings.max_block_ms / 1000 if timeout is None else timeout
 
     @property
     def buffered_bytes(self) -> int:

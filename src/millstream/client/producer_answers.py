@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from millstream.client.batch_builder import Batch
+from millstream.client.metadata import Metadata, Node
 from millstream.client.producer_buffer import RecordBuffer
 from millstream.client.producer_delivery import NO_OFFSET
 from millstream.client.producer_line import Line
@@ -49,9 +50,14 @@ class Answers:
     """Settles batches. `on_refused` hears of each that failed for good, before those who wait for it do."""
 
     def __init__(
-        self, buffer: RecordBuffer, settings: ProducerSettings, loop: asyncio.AbstractEventLoop
+        self,
+        buffer: RecordBuffer,
+        settings: ProducerSettings,
+        metadata: Metadata,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._buffer = buffer
+        self._metadata = metadata
         self._settings = settings
         self._loop = loop
         self.on_refused: Callable[[Batch, Exception], None] = lambda _batch, _error: None
@@ -74,6 +80,20 @@ class Answers:
                 self._written(line, batch, place.base_offset, place.log_append_time_ms)
             else:
                 self._failed(line, batch, place)
+                if response.node_endpoints and place.current_leader is not None:
+                    self._follow(line, place.current_leader, response.node_endpoints)
+
+    def _follow(
+        self,
+        line: Line,
+        leader: ProduceResponse.LeaderIdAndEpoch,
+        endpoints: list[ProduceResponse.NodeEndpoint],
+    ) -> None:
+        """Turn to the leader that the answer names, at once."""
+        nodes = [Node(each.node_id, each.host, each.port, each.rack) for each in endpoints]
+        if self._metadata.take_leader(line.topic, line.index, leader.leader_id, leader.leader_epoch, nodes):
+            line.needs_leader = False
+            line.retry_at = 0.0
 
     def lost(self, flight: Flight, error: BaseException) -> None:
         """No answer came: each batch may have been written or not."""

@@ -18,7 +18,7 @@ from millstream.errors import MessageTooLarge, RequestTimedOut, UnknownTopicOrPa
 from millstream.protocol.client_kernel import BatchBuilder
 from millstream.protocol.types import Buffer
 
-ROWS_BATCH_BYTES = 256 * 1024
+ROWS_BATCH_BYTES = 512 * 1024
 """Batches of rows are larger than those of single records: all that goes into them is there already."""
 
 

@@ -55,6 +55,10 @@ class ListRows:
         for name, column in (("keys", keys), ("timestamps", timestamps), ("headers", headers)):
             if column is not None and len(column) != len(values):
                 raise ValueError(f"{len(column)} {name} for {len(values)} values")
+        others = {*map(type, values), *map(type, keys or ())} - {bytes, type(None)}
+        if others:
+            named = ", ".join(sorted(kind.__name__ for kind in others))
+            raise TypeError(f"keys and values are bytes, not {named}: give the producer a serializer")
 
     @property
     def count(self) -> int:

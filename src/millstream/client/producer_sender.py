@@ -37,7 +37,7 @@ class Sender:
         self._settings = settings
         self._identity = identity
         self._loop = asyncio.get_running_loop()
-        self.answers = Answers(buffer, settings, self._loop)
+        self.answers = Answers(buffer, settings, cluster.metadata, self._loop)
         self._flights: dict[int, int] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
         self._not_before: dict[str, float] = {}

@@ -97,6 +97,10 @@ class Fetcher:
         if self._is_asking and self._session_id and (self._nudging is None or self._nudging.done()):
             self._nudging = asyncio.get_running_loop().create_task(self._nudge())
 
+    def brokers_changed(self) -> None:
+        """The leader may be back: ask at once, instead of after the pause."""
+        self._news.set()
+
     async def stop(self) -> None:
         tasks = [self._task] if self._nudging is None else [self._task, self._nudging]
         for task in tasks:
@@ -108,7 +112,7 @@ class Fetcher:
     async def _run(self) -> None:
         pause_s = FIRST_PAUSE_S
         while True:
-            if not self._followings and not (self._forgotten and self._session_id):
+            while not self._followings and not (self._forgotten and self._session_id):
                 self._news.clear()
                 await self._news.wait()
             try:

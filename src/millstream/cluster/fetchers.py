@@ -69,6 +69,11 @@ class Fetchers:
         if place is not None:
             self._fetchers[place[0]].remove(partition)
 
+    def brokers_changed(self) -> None:
+        """Brokers came, went or moved, perhaps this one."""
+        for fetcher in self._fetchers.values():
+            fetcher.brokers_changed()
+
     async def stop(self) -> None:
         self._is_stopped = True
         await asyncio.gather(*[fetcher.stop() for fetcher in self._fetchers.values()])

@@ -326,6 +326,8 @@ class Replicas:
         """Other brokers came, went, or have other addresses."""
         if self._peers is not None:
             self._peers.brokers_changed()
+        if self._fetchers is not None:
+            self._fetchers.brokers_changed()
         for partition in self:
             partition.brokers_changed()
 

@@ -20,9 +20,21 @@ READY = b"Millstream is ready on "
 class Member:
     """A process that can be started again after it was stopped or killed, with the files it left."""
 
-    def __init__(self, broker_id: int, port: int, folder: Path, log_path: Path) -> None:
+    def __init__(
+        self,
+        broker_id: int,
+        port: int,
+        folder: Path,
+        log_path: Path,
+        *,
+        host: str = "127.0.0.1",
+        prefix: Sequence[str] = (),
+    ) -> None:
+        """`prefix` is what the command begins with, such as `ip netns exec NAME`."""
         self.id = broker_id
+        self.host = host
         self.port = port
+        self._prefix = list(prefix)
         self.folder = folder
         self._log_path = log_path
         self._log_start = 0
@@ -31,7 +43,7 @@ class Member:
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def pid(self) -> int:
@@ -52,7 +64,7 @@ class Member:
         """Start the process and return at once."""
         if self.is_running:
             raise RuntimeError(f"broker {self.id} runs already")
-        command = [*WITH_PARENT, sys.executable, "-m", "millstream.cli.main", "serve", *words]
+        command = [*WITH_PARENT, *self._prefix, sys.executable, "-m", "millstream.cli.main", "serve", *words]
         self.is_paused = False
         with self._log_path.open("ab") as log:
             self._log_start = log.tell()

@@ -1,0 +1,1 @@
+"""Real brokers under real faults: killed, stopped, cut off from one another. `make chaos` runs it."""

@@ -1,0 +1,91 @@
+"""Links between brokers: made when needed, made again when broken, and dropped when a broker moved."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from millstream.cluster.peers import COPYING
+from millstream.errors import BrokerNotAvailable, NetworkException
+from millstream.protocol.messages import FetchRequest, FetchResponse
+from tests.cluster.nodes import Nodes, run, until
+
+NUDGE = FetchRequest(
+    replica_state=FetchRequest.ReplicaState(replica_id=1, replica_epoch=1),
+    max_wait_ms=0,
+    min_bytes=0,
+    session_epoch=-1,
+    topics=[],
+)
+"""A request that every node answers at once."""
+
+
+async def ask(nodes: Nodes, other: int, purpose: str = "test") -> FetchResponse:
+    return await nodes[1].peers.request(other, purpose, NUDGE, FetchResponse, 3000)
+
+
+def test_a_link_is_one_connection_for_one_purpose(tmp_path: Path) -> None:
+    async def test(nodes: Nodes) -> None:
+        for _ in range(3):
+            await asyncio.gather(*[ask(nodes, 2) for _ in range(10)])
+        assert len(nodes[2].listener.connections) == 1
+        await ask(nodes, 2, "other")
+        assert len(nodes[2].listener.connections) == 2
+        await ask(nodes, 1)  # also to itself
+
+    run(test, tmp_path, count=2)
+
+
+def test_a_link_follows_its_broker(tmp_path: Path) -> None:
+    async def test(nodes: Nodes) -> None:
+        await ask(nodes, 2)
+        await nodes.stop(2)
+        with pytest.raises(BrokerNotAvailable):
+            await ask(nodes, 2)
+        await nodes.start(2)  # at another port
+        await ask(nodes, 2)
+
+    run(test, tmp_path, count=2)
+
+
+def test_a_connection_that_broke_is_made_again(tmp_path: Path) -> None:
+    async def test(nodes: Nodes) -> None:
+        await ask(nodes, 2, COPYING)
+        assert not nodes[1].peers.is_lost(2)
+        for connection in list(nodes[2].listener.connections):
+            assert connection.transport is not None
+            connection.transport.abort()
+        await until(lambda: nodes[1].peers.is_lost(2))
+        await ask(nodes, 2, COPYING)
+        assert not nodes[1].peers.is_lost(2)
+
+    run(test, tmp_path, count=2)
+
+
+def test_a_broker_that_cannot_be_reached_is_asked_less_and_less_often(tmp_path: Path) -> None:
+    async def test(nodes: Nodes) -> None:
+        await nodes[2].listener.stop()  # it is in the cluster, but does not listen
+        loop = asyncio.get_running_loop()
+        took: list[float] = []
+        for _ in range(5):
+            started = loop.time()
+            with pytest.raises(NetworkException):
+                await ask(nodes, 2)
+            took.append(loop.time() - started)
+        assert sum(took) > 0.2
+        assert took[-1] > took[1]
+
+    run(test, tmp_path, count=2)
+
+
+def test_links_are_closed_with_their_broker(tmp_path: Path) -> None:
+    async def test(nodes: Nodes) -> None:
+        await ask(nodes, 2)
+        await nodes[1].peers.close()
+        with pytest.raises(NetworkException):
+            await ask(nodes, 2)
+        await until(lambda: not nodes[2].listener.connections)
+
+    run(test, tmp_path, count=2)
