@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.broker.internal_log import decode_batches
-from millstream.coordinator.runtime import LoadedBatch
+from millstream.coordinator.internal_log import LoadedBatch
 from millstream.coordinator.shard import Producer
 from millstream.errors import CorruptMessage
 from millstream.protocol.batch import Codec, ControlMarker, encode_batch, encode_marker

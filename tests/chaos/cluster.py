@@ -48,7 +48,8 @@ class HostedCluster(Cluster):
     def _words(self, broker_id: int) -> list[str]:
         options = [word for key, value in self.config.items() for word in ("-o", f"{key}={value}")]
         listen, folder = f"{self._network.address(broker_id)}:{PORT}", self.data / f"broker-{broker_id}"
-        return ["--listen", listen, "--data", str(folder), "-o", f"node.id={broker_id}", *options]
+        place = ["--listen", listen, "--data", str(folder), "--log-level", "info"]
+        return [*place, "-o", f"node.id={broker_id}", *options]
 
     def replicas(self, topic: str, partition: int) -> dict[int, bytes]:
         """The records of a partition as they lie in each broker's folder."""

@@ -7,6 +7,13 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
+from millstream.client.cluster import Cluster as Client
+from millstream.client.deadline import Deadline
+from millstream.client.producing import produce
+from millstream.errors import KafkaError
+from millstream.model import TopicPartition
+from millstream.protocol.batch import encode_batch
+from millstream.protocol.record import Record
 from tests.chaos.cluster import HostedCluster, zookeeper_servers
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.network import Network
@@ -21,7 +28,7 @@ CONFIG = {
     "replica.lag.time.max.ms": "2000",
     "replica.fetch.wait.max.ms": "200",
 }
-HEAL_S = 90.0
+HEAL_S = 60.0
 PATIENT = {"delivery.timeout.ms": 300_000, "socket.timeout.ms": 3000, "message.send.max.retries": 1_000_000}
 
 
@@ -63,10 +70,16 @@ def run(folder: Path, seed: int, seconds: float, *, zookeeper: bool) -> Counter[
         nemesis.run(seconds)
         nemesis.heal()
         say("all is repaired")
-        cluster.wait_until_healthy(HEAL_S)
-        say("healthy again")
-        writer.wait_for(200, HEAL_S)
-        transfers.wait_for(10, HEAL_S)
+        try:
+            cluster.wait_until_healthy(HEAL_S)
+            say("healthy again")
+            writer.wait_for(200, HEAL_S)
+            transfers.wait_for(10, HEAL_S)
+        except (AssertionError, TimeoutError) as error:
+            say(f"no progress: {error}")
+            for line in diagnose(cluster, "plain", PARTITIONS):
+                say(line)
+            raise
         writer.stop()
         transfers.stop()
         reader.wait_for(set(writer.acknowledged), HEAL_S)
@@ -81,6 +94,25 @@ def run(folder: Path, seed: int, seconds: float, *, zookeeper: bool) -> Counter[
         )
         say(", ".join(f"{count} {kind}" for kind, count in sorted(nemesis.faults.items())))
         return nemesis.faults
+
+
+def diagnose(cluster: HostedCluster, topic: str, partitions: int) -> list[str]:
+    """What each leader says to one record more."""
+
+    async def work(client: Client, _: Deadline) -> list[str]:
+        lines = [
+            f"broker {one.id} {'runs' if one.is_running else 'ended'}" for one in cluster.members.values()
+        ]
+        for index in range(partitions):
+            batch = encode_batch([Record(b"diagnosis", None, (), 0)])
+            try:
+                done = await produce(client, TopicPartition(topic, index), batch, Deadline(3000))
+                lines.append(f"{topic}-{index} takes records, at {done.base_offset}")
+            except KafkaError as error:
+                lines.append(f"{topic}-{index}: {error}")
+        return lines
+
+    return cluster.call(work)
 
 
 def _compare(cluster: HostedCluster) -> None:

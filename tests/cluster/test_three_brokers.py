@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from pathlib import Path
 
+from millstream.controller.topics import NewTopic
 from millstream.errors import ClusterAuthorizationFailed, KafkaStorageError, NotLeaderOrFollower
 from millstream.protocol.messages import FetchRequest, FetchResponse
 from tests.cluster.brokers import Brokers, run, until
@@ -182,5 +183,27 @@ def test_a_topic_of_the_same_name_begins_empty_on_every_broker(tmp_path: Path) -
             for index in range(3):
                 await brokers.until_committed(number, "t", 1, index)
                 assert b"old" not in brokers.content(number, "t", index)
+
+    run(test, tmp_path)
+
+
+def test_an_empty_folder_is_filled_though_some_of_it_is_nowhere_else(tmp_path: Path) -> None:
+    async def test(brokers: Brokers) -> None:
+        controller = brokers.controller.controller
+        for name in ("a", "y"):  # nobody else has these
+            await controller.create_topic(NewTopic(name, assignment={0: [3]}))
+            await brokers.send(name, b"alone")
+        for name in ("b", "x"):
+            await brokers.create(name, partitions=3)
+            for index in range(3):
+                await brokers.send(name, b"copied", index=index)
+        await brokers.stop(3)
+        shutil.rmtree(tmp_path / "3")
+        await brokers.start(3)
+        for name in ("b", "x"):
+            for index in range(3):
+                await until(lambda name=name, index=index: brokers.isr_of(name, index) == [1, 2, 3])  # type: ignore[misc]
+        for name in ("a", "y"):  # its disk may come back: no empty log takes its place
+            assert brokers.replica(3, name).failure is not None
 
     run(test, tmp_path)

@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
+from millstream.cluster.metadata import PartitionState, Topic
 from millstream.controller import tree
 from millstream.errors import KafkaStorageError
 from millstream.model import TopicPartition
@@ -170,18 +172,24 @@ def test_preferred_leaders_are_given_back_by_themselves(run: Run) -> None:
 
 
 def test_a_creation_that_was_cut_short_is_completed_by_the_next_controller(run: Run) -> None:
+    """Of many partitions' states only the first were written."""
+
     async def test(cluster: Cluster) -> None:
-        await cluster.create("t", 3)
         controller = cluster.controller.config.node_id
         registry = cluster.registries[controller]
-        path = tree.state_path("t", 2)
-        await registry.delete(path)
-        await registry.delete(path.removesuffix("/state"))
+        states = [PartitionState([1, 2, 3], [1, 2, 3], 1, 0), PartitionState([2, 3, 1], [2, 3, 1], 2, 0)]
+        topic = Topic("t", UUID(int=77), states)
+        node = tree.topic_path("t")
+        await registry.create(node, tree.dump(tree.node_of(topic)))
+        first = tree.state_path("t", 0)
+        await registry.create(first, tree.dump(tree.state_of(states[0], 1)), make_parents=True)
         await cluster.stop(controller)
         await cluster.until_controller()
-        await cluster.until(lambda: cluster.agree("t", lambda state: state.leader > 0))
+        await cluster.until(lambda: all("t" in each.metadata.topics for each in cluster.brokers.values()))
+        assert cluster.agree("t", lambda state: state.leader in cluster.brokers)
         await cluster.start(controller)
         await cluster.until_in_sync("t", cluster.ids)
+        assert all(len(leaders) == 1 for leaders in cluster.leaders("t"))
 
     run(test)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from millstream.coordinator.runtime import LoadedBatch
+from millstream.coordinator.internal_log import LoadedBatch
 from millstream.coordinator.shard import Entry, Producer
 from millstream.errors import KafkaError
 

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from millstream.coordinator import host as host_module
 from millstream.coordinator import runtime as runtime_module
+from millstream.coordinator.host import PIECE_BYTES
 from millstream.coordinator.promise import Promise
-from millstream.coordinator.runtime import PIECE_BYTES, Runtime
+from millstream.coordinator.runtime import Runtime
 from millstream.coordinator.shard import Entry, Producer, Result, Timers
 from millstream.errors import (
     CoordinatorLoadInProgress,
@@ -258,7 +260,7 @@ def test_timers() -> None:
 
 
 def test_a_timer_whose_entries_are_refused_is_served_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime_module, "RETRY_MS", 5)
+    monkeypatch.setattr(host_module, "RETRY_MS", 5)
 
     async def story(runtime: Runtime[Notebook], log: ScriptedLog) -> None:
         shard = runtime.shard(0)
@@ -354,7 +356,7 @@ def test_what_is_to_be_done_soon_waits_for_the_shard_and_is_tried_again() -> Non
         assert values(runtime) == {}
         log.refuses = None
         runtime.do_soon(0, "y", put(b"c"))
-        await asyncio.sleep(runtime_module.RETRY_MS / 1000 + 0.05)
+        await asyncio.sleep(host_module.RETRY_MS / 1000 + 0.05)
         assert values(runtime) == {b"b": b"v", b"c": b"v"}
         runtime.stop()
 

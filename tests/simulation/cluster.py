@@ -42,6 +42,8 @@ EVENTS, ACCOUNTS, INPUT, OUTPUT = "events", "accounts", "input", "output"
 REPLICAS = 3
 PARTITIONS = {EVENTS: 2, ACCOUNTS: 3, INPUT: 2, OUTPUT: 2}
 PRODUCERS = (PlainProducer, IdempotentProducer, FireAndForget, IdempotentProducer)
+SIZES = (3, 3, 3, 3, 5)
+"""How many brokers there are, mostly."""
 DURATION_S = 60.0
 HEAL_S = 180.0
 LEFT_OPEN_S = 9.0
@@ -59,7 +61,7 @@ def simulate_cluster(
     trace_lines: int = 400,
     favourite: str = "",
     is_flushed: bool | None = None,
-    brokers: int = 3,
+    brokers: int | None = None,
 ) -> Outcome:
     """Run one seed whole. Never raises for what the brokers did wrong: that is in the outcome."""
     world = World(seed, trace_lines=trace_lines)
@@ -114,7 +116,12 @@ class _Watcher(logging.Handler):
 
 class _Run:
     def __init__(
-        self, world: World, duration_s: float, favourite: str, is_flushed: bool | None, brokers: int
+        self,
+        world: World,
+        duration_s: float,
+        favourite: str,
+        is_flushed: bool | None,
+        brokers: int | None,
     ) -> None:
         self.world = world
         self.duration_s = duration_s
@@ -157,7 +164,7 @@ class _Run:
                 sees_death=sees_death,
                 faults=self.faults,
             )
-            for number in range(1, brokers + 1)
+            for number in range(1, (brokers or random.choice(SIZES)) + 1)
         ]
         self.hosts: list[Host] = []
         self.lives: list[Lives] = []

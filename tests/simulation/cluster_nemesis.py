@@ -124,7 +124,12 @@ class ClusterNemesis:
     # Deaths
 
     async def kill(self, node: Node) -> None:
-        node.kill(self._down_s())
+        self._kill(node)
+
+    def _kill(self, node: Node) -> None:
+        """Kill it, unless another one has lost power since: that would be one too many."""
+        if self._is_flushed or not self._is_hurt:
+            node.kill(self._down_s())
 
     async def kill_inside_a_disk_call(self, node: Node) -> None:
         node.host.disk.kill_after = self._random.randint(1, 60)
@@ -133,10 +138,12 @@ class ClusterNemesis:
 
     async def kill_all(self, _: Node) -> None:
         for node in self.nodes:
-            node.kill(self._down_s())
+            self._kill(node)
             await self._wait(0.0, 0.3)
 
     async def power_loss(self, node: Node) -> None:
+        for each in self.nodes:
+            each.host.disk.kill_after = 0
         node.power_loss(self._down_s())
 
     async def power_loss_of_all(self, _: Node) -> None:
@@ -153,7 +160,7 @@ class ClusterNemesis:
             self.network.block(node.name, other.name)
             self.network.block(other.name, node.name)
         await self._wait(1.0, 6.0)
-        self._random.choice(others).kill(self._down_s())
+        self._kill(self._random.choice(others))
         await self._wait(0.0, 3.0)
         self.network.heal()
 

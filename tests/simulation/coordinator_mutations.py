@@ -8,6 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 from millstream.broker.coordinators import GROUPS_TOPIC, TRANSACTIONS_TOPIC
+from millstream.cluster.flushing import Flushing
 from millstream.cluster.partition import Partition
 from millstream.coordinator.runtime import Runtime
 from millstream.coordinator.shard import Producer
@@ -17,32 +18,26 @@ from millstream.storage.producer_state import ProducerState
 MUTATION_S = 30.0
 
 
-@contextmanager
-def _answer_at_once(topic: str) -> Iterator[None]:
-    real, real_keep = Runtime._answer, Runtime.keep_when_committed
-
-    async def answer(self: Runtime[Any], host: Any, committed: Any, response: Any) -> Any:
-        return await real(self, host, None if self.name == topic else committed, response)
-
-    def keep(self: Runtime[Any], host: Any, committed: Any, done: Any) -> None:
-        if self.name != topic:
-            real_keep(self, host, committed, done)
-            return
-        for result, _, promise in done:
-            promise.keep(result.response)
-
-    with patch.object(Runtime, "_answer", answer), patch.object(Runtime, "keep_when_committed", keep):
-        yield
-
-
 def acknowledge_end_before_prepared() -> AbstractContextManager[Any]:
     """EndTxn is answered before the decision is durable."""
-    return _answer_at_once(TRANSACTIONS_TOPIC)
+    real = Runtime._answer
+
+    async def answer(self: Runtime[Any], host: Any, committed: Any, response: Any) -> Any:
+        return await real(self, host, None if self.name == TRANSACTIONS_TOPIC else committed, response)
+
+    return patch.object(Runtime, "_answer", answer)
 
 
 def acknowledge_offsets_before_committed() -> AbstractContextManager[Any]:
     """A commit of offsets is answered before it is durable."""
-    return _answer_at_once(GROUPS_TOPIC)
+    real = Flushing.configure
+
+    def configure(self: Flushing) -> None:
+        real(self)
+        if self._log.partition.topic == GROUPS_TOPIC:
+            self.comes_first = False
+
+    return patch.object(Flushing, "configure", configure)
 
 
 def ignore_epochs_of_markers() -> AbstractContextManager[Any]:

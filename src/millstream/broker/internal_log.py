@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from millstream.clock import Clock
 from millstream.cluster.partition import Partition
-from millstream.coordinator.runtime import LoadedBatch
+from millstream.coordinator.internal_log import LoadedBatch
 from millstream.coordinator.shard import Entry, Producer
 from millstream.errors import (
     CoordinatorNotAvailable,

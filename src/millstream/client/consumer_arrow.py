@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from millstream.client.subscription import Assignment
 from millstream.errors import MillstreamError
-from millstream.protocol.columns import BinaryColumn, Columns, decode_columns
+from millstream.protocol.columns import BinaryColumn, Columns
+from millstream.protocol.plain_columns import fetched_columns
 
 if TYPE_CHECKING:
     import pyarrow
@@ -23,6 +25,7 @@ def _pyarrow() -> Any:
     return pyarrow
 
 
+@cache
 def arrow_schema() -> pyarrow.Schema:
     """The columns that `poll_arrow` gives."""
     pa = _pyarrow()
@@ -48,13 +51,7 @@ def take_arrow(assignment: Assignment) -> pyarrow.RecordBatch:
     while assignment.ready and rows < ENOUGH_ROWS:
         reader = assignment.ready[0]
         if not reader.is_done:
-            columns = decode_columns(
-                reader.data,
-                from_offset=reader.position,
-                aborted=reader.aborted,
-                with_headers=True,
-                verify_crc=False,
-            )
+            columns = fetched_columns(reader.data, reader.position, reader.end_offset, reader.aborted)
             reader.skip(columns.next_offset)
             if len(columns):
                 batches.append(to_arrow(columns, reader.topic, reader.partition))
@@ -73,23 +70,27 @@ def to_arrow(columns: Columns, topic: str, partition: int) -> pyarrow.RecordBatc
     pa = _pyarrow()
     rows = len(columns)
     schema = arrow_schema()
+    offset, timestamp, key, value, header = schema.types[2:]
     headers = columns.headers
     if headers is None:
         raise ValueError("columns without their headers")
-    names = _binary(pa, pa.string(), headers.names)
-    values = _binary(pa, pa.binary(), headers.values)
-    pairs = pa.StructArray.from_arrays([names, values], fields=list(schema.field("headers").type.value_type))
-    lists = pa.Array.from_buffers(
-        schema.field("headers").type, rows, [None, pa.py_buffer(headers.offsets)], children=[pairs]
+    pairs = pa.Array.from_buffers(
+        header.value_type,
+        len(headers.names),
+        [None],
+        children=[
+            _binary(pa, header.value_type[0].type, headers.names),
+            _binary(pa, header.value_type[1].type, headers.values),
+        ],
     )
     arrays = [
         pa.repeat(topic, rows),
-        pa.repeat(pa.scalar(partition, pa.int32()), rows),
-        pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(columns.offsets)]),
-        pa.Array.from_buffers(schema.field("timestamp").type, rows, [None, pa.py_buffer(columns.timestamps)]),
-        _binary(pa, pa.binary(), columns.keys),
-        _binary(pa, pa.binary(), columns.values),
-        lists,
+        pa.repeat(pa.scalar(partition, schema.types[1]), rows),
+        pa.Array.from_buffers(offset, rows, [None, pa.py_buffer(columns.offsets)]),
+        pa.Array.from_buffers(timestamp, rows, [None, pa.py_buffer(columns.timestamps)]),
+        _binary(pa, key, columns.keys),
+        _binary(pa, value, columns.values),
+        pa.Array.from_buffers(header, rows, [None, pa.py_buffer(headers.offsets)], children=[pairs]),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

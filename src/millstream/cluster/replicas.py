@@ -11,7 +11,7 @@ from millstream.clock import Clock
 from millstream.cluster.fetchers import Fetchers
 from millstream.cluster.holder import Holder
 from millstream.cluster.isr import IsrChanges
-from millstream.cluster.metadata import Metadata, PartitionState, Topic
+from millstream.cluster.metadata import NO_LEADER, Metadata, PartitionState, Topic
 from millstream.cluster.partition import Partition
 from millstream.cluster.peers import Peers
 from millstream.cluster.replica_sessions import ReplicaSessions
@@ -68,6 +68,8 @@ class Replicas:
         self._names: dict[UUID, str] = {}
         self._counters: dict[str, TopicCounters] = {}
         self._watermarks: dict[TopicPartition, int] | None = None
+        self._absent: set[Partition | None] = set()
+        """Those whose log is in no log dir, though it should be."""
         self._holder = Holder(
             self._broker_id,
             clock,
@@ -197,6 +199,9 @@ class Replicas:
                 self._give_up(held.pop(index))
                 self._store.delete(partition.name)
             return
+        if partition in self._absent and self._is_copied(state):
+            self._absent.discard(partition)  # it was not there when nobody else could lead; now it is copied
+            partition = None
         if partition is None:
             partition = held[index] = self._hold(topic, index, state, config, is_new)
         self._assign(partition, state)
@@ -229,8 +234,8 @@ class Replicas:
         self, topic: Topic, index: int, state: PartitionState, config: LogConfig, is_new: bool
     ) -> Partition:
         name = TopicPartition(topic.name, index)
-        is_copied = state.leader != self._broker_id and self._fetchers is not None
-        opened = self._open(name, topic.topic_id, config, is_new=is_new or is_copied)
+        is_copied = self._is_copied(state)
+        opened = self._open(name, topic.topic_id, config, is_new=is_new or is_copied, is_copy=is_copied)
         counters = self._counters.get(topic.name)
         if counters is None:
             counters = self._counters[topic.name] = TopicCounters(self._metrics, topic.name)
@@ -241,16 +246,23 @@ class Replicas:
         )
         if opened.failure is not None:
             partition.fail(KafkaStorageError(opened.failure))
+            self._absent.add(partition)
         if topic.overrides:
             self._throttle(partition, topic)
         return partition
+
+    def _is_copied(self, state: PartitionState) -> bool:
+        """Whether another broker leads, and has all that this one should."""
+        return state.leader not in (self._broker_id, NO_LEADER) and self._fetchers is not None
 
     def _throttle(self, partition: Partition, topic: Topic) -> None:
         index, broker_id = partition.name.partition, self._broker_id
         partition.is_throttled_leader = is_listed(topic.overrides, LEADERS, index, broker_id)
         partition.is_throttled_follower = is_listed(topic.overrides, FOLLOWERS, index, broker_id)
 
-    def _open(self, name: TopicPartition, topic_id: UUID, config: LogConfig, *, is_new: bool) -> Log:
+    def _open(
+        self, name: TopicPartition, topic_id: UUID, config: LogConfig, *, is_new: bool, is_copy: bool = False
+    ) -> Log:
         store = self._store
         try:
             opened = store.get(name, topic_id)
@@ -258,7 +270,7 @@ class Replicas:
                 opened.config = config
                 return opened
             if is_new or store.may_create_missing:
-                return store.create(name, topic_id, config)
+                return store.create(name, topic_id, config, is_copy=is_copy)
         except KafkaStorageError as error:
             if is_new:
                 raise

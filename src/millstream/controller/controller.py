@@ -66,6 +66,7 @@ class Controller:
         self._must_look = False
         """Whether brokers may have come or gone."""
         self._is_looking = False
+        self._looking: asyncio.Task[None] | None = None
         self._reasons: dict[str, str] = {}
         """Why deletions could not be finished, as it was last logged."""
         self._next_balance = 0.0
@@ -117,7 +118,7 @@ class Controller:
         if self._upkeep is not None:
             self._upkeep.cancel()
             await asyncio.gather(self._upkeep, return_exceptions=True)
-        await self._turns.stop()
+        await self._turns.stop(NotController("this broker is stopping"))
         self._is_ready = False
         self.term.feed.close()
 
@@ -210,7 +211,7 @@ class Controller:
         self._must_look = True
         if self._office.is_held and not self._is_looking:
             self._is_looking = True
-            asyncio.ensure_future(self._look()).add_done_callback(lambda _: None)
+            self._looking = asyncio.get_running_loop().create_task(self._look())
 
     async def _look(self) -> None:
         try:

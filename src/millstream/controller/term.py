@@ -15,6 +15,9 @@ from millstream.controller.reading import read_broker_configs, read_brokers, rea
 from millstream.controller.topic_changes import OwnReplicas, TopicChanges
 from millstream.registry.contract import Registry
 
+NOT_TOLD_YET = 1 << 62
+"""A number that the feed never comes to."""
+
 
 class Term:
     """A picture of the cluster and the feed of its changes. Used in the controller's turns."""
@@ -34,6 +37,7 @@ class Term:
         self._random = random
         self.epoch = office.epoch
         self.feed = Feed()
+        self._has_read = False
         self._begin()
 
     def _begin(self) -> None:
@@ -49,9 +53,12 @@ class Term:
 
     async def read(self) -> None:
         """Read everything, and decide what was left undecided; brokers are told everything."""
-        registry = self._registry
+        registry, before = self._registry, self.picture
         self._begin()
         picture = self.picture
+        picture.stopping = before.stopping
+        if self._has_read:  # a min.insync.replicas may have been written that no leader was told
+            picture.min_isr_set_at = NOT_TOLD_YET
         picture.configs = await read_broker_configs(registry)
         picture.seen = await read_seen(registry)
         deleted = set(await registry.children(tree.DELETED_TOPICS))
@@ -63,6 +70,9 @@ class Term:
         await self.partitions.brokers_are(await read_brokers(registry))
         await self.partitions.complete()
         self.feed.restart()
+        if self._has_read:
+            picture.min_isr_set_at = self.feed.sequence
+        self._has_read = True
 
     async def look_at_brokers(self) -> None:
         """Draw the consequences, if brokers came or went."""

@@ -15,17 +15,24 @@ class Turns:
     def __init__(self) -> None:
         self._queue: asyncio.Queue[tuple[Callable[[], Awaitable[Any]], asyncio.Future[Any]]] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
+        self._refusal: Exception | None = None
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._work())
 
-    async def stop(self) -> None:
+    async def stop(self, refusal: Exception) -> None:
+        """Do nothing more; whoever waits for something, or asks for it later, is given `refusal`."""
+        self._refusal = refusal
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        while not self._queue.empty():
+            _refuse(self._queue.get_nowait()[1], refusal)
 
     async def take(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do `work` when all before it is done."""
+        if self._refusal is not None:
+            raise self._refusal
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._queue.put_nowait((work, future))
         return await asyncio.shield(future)
@@ -35,13 +42,17 @@ class Turns:
             work, future = await self._queue.get()
             try:
                 result = await work()
-            except asyncio.CancelledError:
-                future.cancel()
+            except asyncio.CancelledError as error:
+                _refuse(future, self._refusal or error)
                 raise
             except Exception as error:
-                if not future.done():
-                    future.set_exception(error)
-                    future.exception()  # seen here, also if the one who asked has gone
+                _refuse(future, error)
             else:
                 if not future.done():
                     future.set_result(result)
+
+
+def _refuse(future: asyncio.Future[Any], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # seen here, also if the one who asked has gone

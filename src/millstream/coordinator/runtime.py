@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Generic, TypeVar
 
+from millstream.coordinator.host import RETRY_MS, Done, Host, Idle
+from millstream.coordinator.internal_log import InternalLog, replay_steps
 from millstream.coordinator.promise import Promise
-from millstream.coordinator.shard import Entry, Producer, Result, Shard
+from millstream.coordinator.shard import Producer, Result, Shard
 from millstream.errors import CoordinatorLoadInProgress, CoordinatorNotAvailable, KafkaError, NotCoordinator
 
 log = logging.getLogger(__name__)
@@ -20,223 +21,6 @@ T = TypeVar("T")
 
 LOAD_SLICE_SECONDS = 0.01
 """How long replaying may hold the loop at a time."""
-
-ENTRIES_A_STEP = 256
-RETRY_MS = 500
-"""When the work of a timer is tried again after the log refused its entries."""
-
-
-PIECE_BYTES = 64 * 1024
-"""How large batches are made where the entries need not be in one."""
-
-MAX_RECORD_OVERHEAD = 30
-
-
-@dataclass(slots=True)
-class LoadedBatch:
-    """A batch of an internal topic, decoded: entries with their offsets.
-
-    A marker that ends a transaction has no entries, and says by `is_commit` how it ended.
-    """
-
-    entries: list[tuple[int, Entry]]
-    producer: Producer | None = None
-    is_commit: bool | None = None
-
-
-class InternalLog(Protocol):
-    """A partition of an internal topic that this broker leads."""
-
-    @property
-    def end_offset(self) -> int:
-        """The offset of the next record."""
-        ...
-
-    def append(self, entries: Sequence[Entry], producer: Producer | None) -> int:
-        """Append one batch, at once; the offset after it. Raises KafkaError and appends nothing."""
-        ...
-
-    def when_committed(self, next_offset: int) -> asyncio.Future[None] | None:
-        """A future that ends when everything below the offset is committed; None if it is.
-
-        NotCoordinator if another broker may lead by now.
-        """
-        ...
-
-    async def read(self, offset: int) -> tuple[list[LoadedBatch], int]:
-        """Batches from `offset` on, some megabytes at most, and where to go on; none at the end."""
-        ...
-
-
-class _Host(Generic[S]):
-    """One shard in service, with its log and its timers."""
-
-    def __init__(self, index: int, internal: InternalLog, runtime: Runtime[S]) -> None:
-        self.index = index
-        self.log = internal
-        self.is_active = False
-        self.is_over = False
-        self.next_offset = 0
-        self.task: asyncio.Task[None] | None = None
-        self._runtime = runtime
-        self._timers: dict[object, asyncio.TimerHandle | _Idle[S]] = {}
-        self._together: list[_Together[S]] = []
-        self.awaiting: dict[object, Callable[[S], Result[Any]]] = {}
-        """What is to be done when the shard is in service."""
-        self.shard: S
-
-    def set(self, key: object, delay_ms: int, work: Callable[[], Result[Any]]) -> None:
-        self.cancel(key)
-        loop = asyncio.get_running_loop()
-        self._timers[key] = loop.call_later(max(delay_ms, 0) / 1000, self.fire, key, work)
-
-    def set_idle(self, key: object, work: Callable[[], Result[Any]]) -> None:
-        self.cancel(key)
-        self._timers[key] = idle = _Idle(self, key, work)
-        self._runtime.do_idle(idle)
-
-    def cancel(self, key: object) -> None:
-        handle = self._timers.pop(key, None)
-        if handle is not None:
-            handle.cancel()
-
-    def cancel_all(self) -> None:
-        for handle in self._timers.values():
-            handle.cancel()
-        self._timers.clear()
-
-    def do_soon(self, key: object, work: Callable[[S], Result[Any]]) -> None:
-        self.set(("soon", key), 0, lambda: work(self.shard))
-
-    def fire(self, key: object, work: Callable[[], Result[Any]]) -> None:
-        self._timers.pop(key, None)
-        if self.is_over:
-            return
-        self.write_together()
-        try:
-            self.apply(work())
-        except KafkaError as error:
-            log.warning("a timer of partition %d could not be served: %s", self.index, error.message)
-            self.set(key, RETRY_MS, work)
-        except Exception:
-            self._runtime.failures += 1
-            log.exception("a timer of partition %d failed", self.index)
-
-    def apply(self, result: Result[T]) -> None:
-        """Write a result's entries and replay them: the state moves on only with the log."""
-        if not result.entries:
-            return
-        for entries in (result.entries,) if result.is_atomic else _pieces(result.entries):
-            next_offset = self.log.append(entries, result.producer)
-            offset = next_offset - len(entries)
-            for entry in entries:
-                self.shard.replay(entry, result.producer, offset)
-                offset += 1
-            self.next_offset = next_offset
-
-    # Many small writes at once
-
-    def join_next_write(
-        self, work: Callable[[S], Result[T]], refuse: Callable[[KafkaError], T]
-    ) -> Promise[T]:
-        promise: Promise[T] = Promise()
-        if not self._together:
-            asyncio.get_running_loop().call_soon(self.write_together)
-        self._together.append((work, refuse, promise))
-        return promise
-
-    def write_together(self) -> None:
-        """Do the operations that wait for this, in order, and write what they want in one batch."""
-        together = self._together
-        if not together:
-            return
-        self._together = []
-        if self.is_over:
-            error = NotCoordinator()
-            for _, refuse, promise in together:
-                promise.keep(refuse(error))
-            return
-        done: list[_Done] = []
-        entries: list[Entry] = []
-        size = 0
-        for work, refuse, promise in together:
-            try:
-                result = work(self.shard)
-            except KafkaError as error:
-                promise.keep(refuse(error))
-                continue
-            except Exception as error:
-                promise.break_(error)
-                continue
-            added = sum([len(entry.key) + len(entry.value or b"") for entry in result.entries])
-            if size + added > PIECE_BYTES and entries:
-                self._write_all(done, entries)
-                done, entries, size = [], [], 0
-            size += added + MAX_RECORD_OVERHEAD * len(result.entries)
-            entries += result.entries
-            done.append((result, refuse, promise))
-        self._write_all(done, entries)
-
-    def _write_all(self, done: list[_Done], entries: list[Entry]) -> None:
-        try:
-            self.apply(Result(None, entries))
-            committed = self.log.when_committed(self.next_offset)
-        except KafkaError as error:
-            if len(done) == 1:
-                _, refuse, promise = done[0]
-                promise.keep(refuse(error))
-                return
-            for each in done:  # what one of them wants may be what the log refuses
-                self._write_all([each], list(each[0].entries))
-            return
-        if committed is None:
-            for result, _, promise in done:
-                promise.keep(result.response)
-        elif done:
-            self._runtime.keep_when_committed(self, committed, done)
-
-
-class _Idle(Generic[S]):
-    """Work that waits for its turn."""
-
-    __slots__ = ("host", "is_cancelled", "key", "work")
-
-    def __init__(self, host: _Host[S], key: object, work: Callable[[], Result[Any]]) -> None:
-        self.host = host
-        self.key = key
-        self.work = work
-        self.is_cancelled = False
-
-    def cancel(self) -> None:
-        self.is_cancelled = True
-
-
-_Together = tuple[Callable[[S], Result[Any]], Callable[[KafkaError], Any], Promise[Any]]
-_Done = tuple[Result[Any], Callable[[KafkaError], Any], Promise[Any]]
-
-
-def _pieces(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
-    """The entries in parts of which each fits in a batch."""
-    start = size = 0
-    for index, entry in enumerate(entries):
-        size += len(entry.key) + len(entry.value or b"") + MAX_RECORD_OVERHEAD
-        if size > PIECE_BYTES and index > start:
-            yield entries[start:index]
-            start, size = index, 0
-    yield entries[start:]
-
-
-def _replay_steps(shard: Shard, batches: Iterable[LoadedBatch]) -> Iterator[None]:
-    """Replay batches that were read from the log, some entries a step."""
-    for batch in batches:
-        producer = batch.producer
-        if batch.is_commit is not None and producer is not None:
-            shard.replay_end(producer, batch.is_commit)
-        entries = batch.entries
-        for start in range(0, len(entries), ENTRIES_A_STEP):
-            for at, entry in entries[start : start + ENTRIES_A_STEP]:
-                shard.replay(entry, producer, at)
-            yield
 
 
 class Runtime(Generic[S]):
@@ -255,9 +39,9 @@ class Runtime(Generic[S]):
         self.failures = 0
         """How often a timer's work failed for a reason that is a defect."""
         self._make_shard = make_shard
-        self._hosts: dict[int, _Host[S]] = {}
+        self._hosts: dict[int, Host[S]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._idle: deque[_Idle[S]] = deque()
+        self._idle: deque[Idle[S]] = deque()
         self._turn = asyncio.Lock()
         self._reading = asyncio.Lock()
 
@@ -296,7 +80,7 @@ class Runtime(Generic[S]):
     def lead(self, index: int, internal: InternalLog) -> None:
         """This broker leads the partition from now on: load it."""
         self.resign(index)
-        host = _Host(index, internal, self)
+        host = Host(index, internal, self)
         host.shard = self._make_shard(index, host)
         self._hosts[index] = host
         host.task = asyncio.get_running_loop().create_task(self._load(host))
@@ -315,7 +99,7 @@ class Runtime(Generic[S]):
             host.is_active = False
             host.shard.unloaded(NotCoordinator())
 
-    def do_idle(self, idle: _Idle[S]) -> None:
+    def do_idle(self, idle: Idle[S]) -> None:
         """Do work when its turn comes: one piece each time the event loop comes round."""
         self._idle.append(idle)
         if len(self._idle) == 1:
@@ -339,7 +123,7 @@ class Runtime(Generic[S]):
         for task in self._tasks:
             task.cancel()
 
-    async def _load(self, host: _Host[S]) -> None:
+    async def _load(self, host: Host[S]) -> None:
         """Replay the whole log; after a failure begin again, with an empty shard."""
         loop = asyncio.get_running_loop()
         while True:
@@ -367,7 +151,7 @@ class Runtime(Generic[S]):
             seconds = loop.time() - started
             log.info("loaded %d records of %s-%d in %.2f s", count, self.name, host.index, seconds)
 
-    async def _replay_log(self, host: _Host[S]) -> int:
+    async def _replay_log(self, host: Host[S]) -> int:
         """Replay from `next_offset` on; how many entries. There is nothing more when it returns.
 
         Entries of one partition at a time are in memory: decoding holds the interpreter too, and what is
@@ -380,7 +164,7 @@ class Runtime(Generic[S]):
                 if not batches and offset >= host.log.end_offset:
                     host.next_offset = offset
                     return count
-                await self._in_turns(_replay_steps(host.shard, batches))
+                await self._in_turns(replay_steps(host.shard, batches))
                 count += sum(len(batch.entries) for batch in batches)
                 del batches
 
@@ -426,7 +210,7 @@ class Runtime(Generic[S]):
         return await answer if isinstance(answer, Awaitable) else answer
 
     async def _answer(
-        self, host: _Host[S], committed: asyncio.Future[None] | None, response: T | Promise[T]
+        self, host: Host[S], committed: asyncio.Future[None] | None, response: T | Promise[T]
     ) -> T:
         if committed is not None:
             await self._wait(committed)
@@ -450,13 +234,13 @@ class Runtime(Generic[S]):
         """
         return self._active(index).join_next_write(work, refuse)
 
-    def keep_when_committed(self, host: _Host[S], committed: asyncio.Future[None], done: list[_Done]) -> None:
+    def keep_when_committed(self, host: Host[S], committed: asyncio.Future[None], done: list[Done]) -> None:
         task = asyncio.get_running_loop().create_task(self._keep_when_committed(host, committed, done))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _keep_when_committed(
-        self, host: _Host[S], committed: asyncio.Future[None], done: list[_Done]
+        self, host: Host[S], committed: asyncio.Future[None], done: list[Done]
     ) -> None:
         try:
             await self._wait(committed)
@@ -498,7 +282,7 @@ class Runtime(Generic[S]):
         hosts = list(self._hosts.values())
         if not all(host.is_active for host in hosts):
             raise CoordinatorLoadInProgress
-        seen: list[tuple[_Host[S], T]] = []
+        seen: list[tuple[Host[S], T]] = []
         for host in hosts:
             if not host.is_over:
                 host.write_together()
@@ -518,7 +302,7 @@ class Runtime(Generic[S]):
             host.shard.replay_end(producer, is_commit)
             host.next_offset = host.log.end_offset
 
-    async def _settle(self, host: _Host[S]) -> None:
+    async def _settle(self, host: Host[S]) -> None:
         committed = host.log.when_committed(host.next_offset)
         if committed is not None:
             await self._wait(committed)
@@ -534,7 +318,7 @@ class Runtime(Generic[S]):
         except KafkaError as error:
             raise NotCoordinator(f"the coordinator's log is gone: {error.message}") from None
 
-    def _active(self, index: int) -> _Host[S]:
+    def _active(self, index: int) -> Host[S]:
         host = self._hosts.get(index)
         if host is None:
             raise NotCoordinator

@@ -16,8 +16,15 @@ cdef class Record:
     cdef readonly tuple headers
 
 
+cdef class Cursor:
+    cdef const unsigned char* raw
+    cdef Py_ssize_t at
+    cdef Py_ssize_t limit
+    cdef bint is_bad
+
+
 @cython.final
-cdef class RecordReader:
+cdef class RecordReader(Cursor):
     cdef readonly str topic
     cdef readonly int partition
     cdef readonly long long position
@@ -32,9 +39,6 @@ cdef class RecordReader:
     cdef object batches
     cdef long long from_offset
     cdef const unsigned char[::1] payload
-    cdef const unsigned char* raw
-    cdef Py_ssize_t at
-    cdef Py_ssize_t limit
     cdef Py_ssize_t end
     cdef long long left
     cdef long long base_offset
@@ -42,4 +46,20 @@ cdef class RecordReader:
     cdef readonly long long end_offset
     cdef long long base_timestamp
     cdef bint has_log_time
-    cdef bint is_bad
+
+
+@cython.final
+cdef class PlainColumns(Cursor):
+    cdef readonly Py_ssize_t rows
+    cdef readonly Py_ssize_t null_keys
+    cdef readonly Py_ssize_t null_values
+    cdef const unsigned char[::1] payload
+    cdef long long[::1] offsets
+    cdef long long[::1] timestamps
+    cdef signed char[::1] timestamp_types
+    cdef unsigned char[::1] key_data
+    cdef int[::1] key_offsets
+    cdef unsigned char[::1] key_validity
+    cdef unsigned char[::1] value_data
+    cdef int[::1] value_offsets
+    cdef unsigned char[::1] value_validity

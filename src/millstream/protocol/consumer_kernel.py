@@ -15,14 +15,32 @@ from typing import Any
 
 from millstream.errors import CorruptMessage
 from millstream.protocol.fetched import MAX_DECOMPRESSED_BYTES, payload_of, readable_batches
-from millstream.protocol.header import BAD_COUNT, BAD_RECORD, LOG_APPEND_TIME, REASONS, BatchHeader
+from millstream.protocol.header import (
+    BAD_COUNT,
+    BAD_RECORD,
+    CODEC_MASK,
+    CONTROL,
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    REASONS,
+    BatchHeader,
+)
 
 try:
     import cython
 except ImportError:
     from millstream.protocol import uncompiled as cython
 
+if cython.compiled:
+    from cython.cimports.libc.string import memcpy
+
 IS_COMPILED = bool(cython.compiled)
+
+# C integers, for loops that hold no Python object
+_codec_mask = cython.declare(cython.longlong, CODEC_MASK)
+_control = cython.declare(cython.longlong, CONTROL)
+_log_append_time = cython.declare(cython.longlong, LOG_APPEND_TIME)
+_header_size = cython.declare(cython.Py_ssize_t, HEADER_SIZE)
 
 Headers = tuple[tuple[str, "bytes | None"], ...]
 
@@ -86,7 +104,16 @@ class Record:
         )
 
 
-class RecordReader:
+class Cursor:
+    """A place in bytes, and how far a record reaches; bad once something did not end within it."""
+
+    raw: Any
+    at: int
+    limit: int
+    is_bad: bool
+
+
+class RecordReader(Cursor):
     """The records that one Fetch brought from one partition, taken one after the other.
 
     `position` is the offset at which reading goes on: that after the last record taken, and once
@@ -112,9 +139,6 @@ class RecordReader:
     batches: Any
     from_offset: int
     payload: Any
-    raw: Any
-    at: int
-    limit: int
     end: int
     left: int
     base_offset: int
@@ -122,7 +146,6 @@ class RecordReader:
     end_offset: int
     base_timestamp: int
     has_log_time: bool
-    is_bad: bool
 
     def __init__(
         self,
@@ -232,7 +255,7 @@ def _open(r: RecordReader) -> cython.bint:
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _number(r: RecordReader) -> cython.longlong:
+def _number(r: Cursor) -> cython.longlong:
     """The varint under the cursor; one that does not end within the record makes the record bad."""
     raw: cython.p_const_uchar = r.raw
     at: cython.Py_ssize_t = r.at
@@ -355,3 +378,186 @@ def _next(r: RecordReader) -> object:
         r.left -= 1
         r.position = r.next_offset if r.left == 0 else offset + 1
         return record
+
+
+class PlainColumns(Cursor):
+    """Columns filled in one walk, for whole batches that are plain: not compressed, and without headers.
+
+    `capacity` says how many rows there can be; the buffers are the caller's, zeroed, laid out as
+    ColumnWriter of kernel.py has them, and large enough for so many rows and all bytes. `fill` is false
+    where something is not plain, or not well formed: another decoder is to look at it then.
+    """
+
+    rows: int
+    null_keys: int
+    null_values: int
+    payload: Any
+    offsets: Any
+    timestamps: Any
+    timestamp_types: Any
+    key_data: Any
+    key_offsets: Any
+    key_validity: Any
+    value_data: Any
+    value_offsets: Any
+    value_validity: Any
+
+    def __init__(self, data: memoryview) -> None:
+        self.payload = data
+        self.rows = self.null_keys = self.null_values = 0
+        self.at = self.limit = 0
+        self.is_bad = False
+        if cython.compiled:
+            self.raw = cython.address(self.payload[0])
+        else:
+            self.raw = self.payload
+
+    def capacity(self, from_offset: cython.longlong) -> int:
+        """How many rows there are at most from an offset on; -1 where something is not plain."""
+        return _capacity(self, len(self.payload), from_offset)
+
+    def fill(self, columns: Any, from_offset: cython.longlong) -> bool:
+        """Fill columns from an offset on; false where something is not plain."""
+        self.offsets = columns.offsets
+        self.timestamps = columns.timestamps
+        self.timestamp_types = columns.timestamp_types
+        self.key_data = columns.keys.data
+        self.key_offsets = columns.keys.offsets
+        self.key_validity = columns.keys.validity
+        self.value_data = columns.values.data
+        self.value_offsets = columns.values.offsets
+        self.value_validity = columns.values.validity
+        size: cython.Py_ssize_t = len(self.payload)
+        is_good: cython.bint
+        with cython.nogil:
+            is_good = _fill_all(self, size, from_offset)
+        return is_good
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _big(raw: cython.p_const_uchar, at: cython.Py_ssize_t, size: cython.Py_ssize_t) -> cython.longlong:
+    """A signed big-endian number."""
+    i: cython.Py_ssize_t
+    value: cython.longlong = raw[at]
+    if value > 127:
+        value -= 256
+    for i in range(1, size):
+        value = value * 256 + raw[at + i]
+    return value
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _capacity(c: PlainColumns, size: cython.Py_ssize_t, from_offset: cython.longlong) -> cython.Py_ssize_t:
+    raw: cython.p_const_uchar = c.raw
+    at: cython.Py_ssize_t = 0
+    rows: cython.Py_ssize_t = 0
+    while size - at >= _header_size:
+        length: cython.longlong = _big(raw, at + 8, 4) + 12
+        count: cython.longlong = _big(raw, at + 57, 4)
+        attributes: cython.longlong = _big(raw, at + 21, 2)
+        if length < _header_size or length > size - at or count < 0 or count > length:
+            return -1
+        if not attributes & _control:
+            if attributes & _codec_mask:
+                return -1
+            if _big(raw, at, 8) + _big(raw, at + 23, 4) >= from_offset:
+                rows += count
+        at += length
+    return rows
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _fill_all(c: PlainColumns, size: cython.Py_ssize_t, from_offset: cython.longlong) -> cython.bint:
+    raw: cython.p_const_uchar = c.raw
+    at: cython.Py_ssize_t = 0
+    while size - at >= _header_size:
+        end: cython.Py_ssize_t = at + 12 + _big(raw, at + 8, 4)
+        if end - at < _header_size or end > size:
+            return False
+        is_shown: cython.bint = not _big(raw, at + 21, 2) & _control
+        last_offset: cython.longlong = _big(raw, at, 8) + _big(raw, at + 23, 4)
+        if is_shown and last_offset >= from_offset and not _fill_batch(c, at, end, from_offset):
+            return False
+        at = end
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _fill_batch(
+    c: PlainColumns, at: cython.Py_ssize_t, end: cython.Py_ssize_t, from_offset: cython.longlong
+) -> cython.bint:
+    raw: cython.p_const_uchar = c.raw
+    base_offset: cython.longlong = _big(raw, at, 8)
+    is_log_time: cython.bint = _big(raw, at + 21, 2) & _log_append_time != 0
+    base_timestamp: cython.longlong = _big(raw, at + (35 if is_log_time else 27), 8)
+    count: cython.longlong = _big(raw, at + 57, 4)
+    row: cython.Py_ssize_t = c.rows
+    key_end: cython.Py_ssize_t = c.key_offsets[row]
+    value_end: cython.Py_ssize_t = c.value_offsets[row]
+    capacity: cython.Py_ssize_t = c.offsets.shape[0]
+    key_room: cython.Py_ssize_t = c.key_data.shape[0]
+    value_room: cython.Py_ssize_t = c.value_data.shape[0]
+    _: cython.longlong
+    c.at = at + _header_size
+    for _ in range(count):
+        c.limit = end
+        length: cython.longlong = _number(c)
+        if c.is_bad or length < 1 or length > end - c.at:
+            return False
+        c.limit = c.at + length
+        c.at += 1
+        delta: cython.longlong = _number(c)
+        offset: cython.longlong = base_offset + _number(c)
+        key_size: cython.longlong = _number(c)
+        key_start: cython.Py_ssize_t = c.at
+        if c.is_bad or key_size < -1 or key_size > c.limit - key_start:
+            return False
+        if key_size > 0:
+            c.at += key_size
+        value_size: cython.longlong = _number(c)
+        value_start: cython.Py_ssize_t = c.at
+        if c.is_bad or value_size < -1 or value_size > c.limit - value_start:
+            return False
+        if value_size > 0:
+            c.at += value_size
+        if _number(c) != 0 or c.is_bad or c.at != c.limit:
+            return False
+        if offset < from_offset:
+            continue
+        if row >= capacity or key_end + key_size > key_room or value_end + value_size > value_room:
+            return False
+        c.offsets[row] = offset
+        c.timestamps[row] = base_timestamp if is_log_time else base_timestamp + delta
+        c.timestamp_types[row] = is_log_time
+        if key_size < 0:
+            c.null_keys += 1
+        else:
+            c.key_validity[row >> 3] |= 1 << (row & 7)
+            if cython.compiled:
+                memcpy(cython.address(c.key_data[key_end]), raw + key_start, key_size)
+            else:
+                c.key_data[key_end : key_end + key_size] = raw[key_start : key_start + key_size]
+            key_end += key_size
+        if value_size < 0:
+            c.null_values += 1
+        else:
+            c.value_validity[row >> 3] |= 1 << (row & 7)
+            if cython.compiled:
+                memcpy(cython.address(c.value_data[value_end]), raw + value_start, value_size)
+            else:
+                c.value_data[value_end : value_end + value_size] = raw[value_start : value_start + value_size]
+            value_end += value_size
+        row += 1
+        c.key_offsets[row] = key_end
+        c.value_offsets[row] = value_end
+    c.rows = row
+    return c.at == end

@@ -208,16 +208,19 @@ class Store:
         """The topic id that a log's folder carries; zero if none."""
         return self._topic_ids[partition]
 
-    def create(self, partition: TopicPartition, topic_id: UUID, config: LogConfig) -> Log:
+    def create(
+        self, partition: TopicPartition, topic_id: UUID, config: LogConfig, *, is_copy: bool = False
+    ) -> Log:
         """A new, empty log, in the log dir that has the fewest; durable with its first flush.
 
         A dir that is full is passed over, one that fails is out of use from then on. While logs are
-        missing, a new dir is not used either: it may be the empty place of a volume that is not mounted.
+        missing, a new dir is not used either, as it may be the empty place of a volume that is not
+        mounted; unless the log `is_copy`, and others have what it is to hold.
         """
         usable = [
             folder
             for folder in self.dirs
-            if not folder.has_failed and not (folder.is_new and self._is_missing_logs)
+            if not folder.has_failed and (is_copy or not (folder.is_new and self._is_missing_logs))
         ]
         failure: OSError | None = None
         for folder in sorted(usable, key=lambda one: one.log_count):

@@ -14,8 +14,8 @@ from millstream.config.broker import BrokerConfig
 from millstream.coordinator.groups.member import Client
 from millstream.coordinator.groups.settings import Settings
 from millstream.coordinator.groups.shard import GroupShard
+from millstream.coordinator.host import RETRY_MS
 from millstream.coordinator.promise import Promise
-from millstream.coordinator.runtime import RETRY_MS
 from millstream.coordinator.shard import Entry, Producer, Result
 from millstream.errors import KafkaError
 from millstream.protocol.messages import (

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from millstream.config.broker import BrokerConfig
+from millstream.coordinator.host import RETRY_MS
 from millstream.coordinator.promise import Promise
-from millstream.coordinator.runtime import RETRY_MS
 from millstream.coordinator.shard import Entry, Producer, Result
 from millstream.coordinator.transactions.settings import Settings
 from millstream.coordinator.transactions.shard import ProducerIdNeeded, TransactionShard
