@@ -87,9 +87,10 @@ def test_transactions_while_brokers_are_stopped_in_turn(tmp_path: Path) -> None:
             await cluster.create("t", PARTITIONS, min_insync_replicas="2")
             committed: list[list[int]] = [[] for _ in range(PARTITIONS)]
             async with AsyncProducer(addresses(cluster), transactional_id="id", **OPTIONS) as producer:
-                rolling = asyncio.ensure_future(roll(cluster, "t"))
                 number = 0
-                while not rolling.done():
+
+                async def write() -> None:
+                    nonlocal number
                     numbers = range(number, number + 30)
                     number += 30
                     async with producer.transaction():
@@ -98,8 +99,16 @@ def test_transactions_while_brokers_are_stopped_in_turn(tmp_path: Path) -> None:
                         await producer.send_offsets({TopicPartition("t", 0): number}, "group")
                     for each in numbers:
                         committed[each % PARTITIONS].append(each)
+
+                for _ in range(5):
+                    await write()
+                rolling = asyncio.ensure_future(roll(cluster, "t"))
+                while not rolling.done():
+                    await write()
                 await rolling
-            assert number > 300
+                for _ in range(5):
+                    await write()
+            assert number > 10 * 30
             assert await values(addresses(cluster), "t", READ_COMMITTED) == committed
 
     asyncio.run(asyncio.wait_for(main(), 100))
