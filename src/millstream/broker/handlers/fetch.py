@@ -162,6 +162,7 @@ class _Fetch:
                 if epoch < 0:
                     raise OffsetOutOfRange(f"the epoch {position.last_fetched_epoch} is not known here")
                 if epoch < position.last_fetched_epoch or end_offset < position.fetch_offset:
+                    partition.check_lease()
                     data.diverging_epoch = FetchResponse.EpochEndOffset(epoch=epoch, end_offset=end_offset)
             if data.diverging_epoch is None and data.preferred_read_replica < 0:
                 try:

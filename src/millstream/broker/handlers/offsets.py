@@ -110,6 +110,7 @@ def offset_for_leader_epoch(ctx: Context, req: OffsetForLeaderEpochRequest) -> O
                 partition = ctx.broker.replicas.leader(
                     topic.topic, wanted.partition, wanted.current_leader_epoch
                 )
+                partition.check_lease()
                 log = partition.log
                 result.leader_epoch, result.end_offset = log.epochs.end_offset_for(
                     wanted.leader_epoch, log.end_offset
