@@ -18,31 +18,32 @@ from tests.chaos.story import run
 @click.option("--seeds", default=1, show_default=True, help="How many.")
 @click.option("--seconds", default=60.0, show_default=True, help="How long faults go on in each run.")
 @click.option(
-    "--registry",
-    "registries",
+    "--on",
+    "subjects",
     multiple=True,
-    type=click.Choice(["sqlite", "zookeeper"]),
+    type=click.Choice(["sqlite", "zookeeper", "kafka"]),
     default=("sqlite", "zookeeper"),
     show_default=True,
+    help="Millstream on a registry, or Apache Kafka, to see that the checks are fair.",
 )
 @click.option("--keep", is_flag=True, help="Keep the folder of a run that failed.")
-def main(seed: int, seeds: int, seconds: float, registries: tuple[str, ...], keep: bool) -> None:
+def main(seed: int, seeds: int, seconds: float, subjects: tuple[str, ...], keep: bool) -> None:
     """Kill, stop and cut off real brokers, and check that nothing acknowledged is lost."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         sys.exit("network namespaces need root and the program `ip` (package iproute2)")
     for number in range(seed, seed + seeds):
-        for registry in registries:
+        for subject in subjects:
             folder = Path(tempfile.mkdtemp(prefix="millstream-chaos-"))
-            print(f"seed {number} on {registry}, in {folder}", flush=True)
+            print(f"seed {number} on {subject}, in {folder}", flush=True)
             try:
-                run(folder, number, seconds, zookeeper=registry == "zookeeper")
+                run(folder, number, seconds, subject)
             except BaseException:
-                print(f"seed {number} on {registry} failed", flush=True)
+                print(f"seed {number} on {subject} failed", flush=True)
                 if not keep:
                     shutil.rmtree(folder, ignore_errors=True)
                 raise
             shutil.rmtree(folder, ignore_errors=True)
-    print(f"{seeds * len(registries)} passed, 0 failed")
+    print(f"{seeds * len(subjects)} passed, 0 failed")
 
 
 if __name__ == "__main__":

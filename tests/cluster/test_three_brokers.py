@@ -7,8 +7,18 @@ import shutil
 from pathlib import Path
 
 from millstream.controller.topics import NewTopic
-from millstream.errors import ClusterAuthorizationFailed, KafkaStorageError, NotLeaderOrFollower
-from millstream.protocol.messages import FetchRequest, FetchResponse
+from millstream.errors import (
+    ClusterAuthorizationFailed,
+    KafkaStorageError,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+)
+from millstream.protocol.messages import (
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+)
 from tests.cluster.brokers import Brokers, run, until
 
 
@@ -205,5 +215,28 @@ def test_an_empty_folder_is_filled_though_some_of_it_is_nowhere_else(tmp_path: P
                 await until(lambda name=name, index=index: brokers.isr_of(name, index) == [1, 2, 3])  # type: ignore[misc]
         for name in ("a", "y"):  # its disk may come back: no empty log takes its place
             assert brokers.replica(3, name).failure is not None
+
+    run(test, tmp_path)
+
+
+def test_a_leader_that_may_have_been_replaced_says_nothing_of_where_its_log_ends(tmp_path: Path) -> None:
+    async def test(brokers: Brokers) -> None:
+        await brokers.create("t")
+        await brokers.send("t", b"a")
+        leader = brokers.leader_of("t")
+        assert (await brokers.fetch(leader, "t", 5)).error_code == OffsetOutOfRange.code
+        holder = brokers.replica(leader, "t")._holder
+        is_lease_held, holder.is_lease_held = holder.is_lease_held, lambda: False
+        assert (await brokers.fetch(leader, "t", 5)).error_code == NotLeaderOrFollower.code
+        wanted = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=-1)
+        topic = ListOffsetsRequest.ListOffsetsTopic(name="t", partitions=[wanted])
+        link = await brokers.link(leader)
+        request = ListOffsetsRequest(replica_id=-1, topics=[topic])
+        answer = await link.request(request, ListOffsetsResponse, 5000)
+        assert answer.topics[0].partitions[0].error_code == NotLeaderOrFollower.code
+        found = await brokers.fetch(leader, "t", 0)  # what was committed stays so
+        assert found.error_code == 0
+        assert found.records
+        holder.is_lease_held = is_lease_held
 
     run(test, tmp_path)

@@ -442,8 +442,17 @@ class Broker:
             "Partitions that cannot be served because their log dir failed.",
             lambda: sum(partition.failure is not None for partition in self.replicas),
         )
+        reading(
+            "active_controller",
+            "1 on the broker that is the controller, 0 on the others.",
+            lambda: float(self.controller.is_active),
+        )
+        reading("controller_epoch", "The epoch of the controller that this broker follows.", self._epoch)
         reading("log_size_bytes", "Bytes on disk.", self._topic_sizes, "topic")
         reading("fetch_sessions", "Fetch sessions that are open.", lambda: len(self.fetch_sessions))
+
+    def _epoch(self) -> float:
+        return self.metadata.controller_epoch
 
     def _topic_sizes(self) -> dict[tuple[str, ...], float]:
         sizes: dict[tuple[str, ...], float] = {}

@@ -130,8 +130,8 @@ REPLICATION_KEYS = (
         "replica.selector.class",
         "string",
         None,
-        "The rule by which consumers are sent to a follower near them: RackAwareReplicaSelector, or none; then"
-        " they read from the leader.",
+        "The rule by which consumers are sent to a follower near them: RackAwareReplicaSelector, or none;"
+        " then they read from the leader.",
     ),
     ConfigKey(
         "replica.socket.receive.buffer.bytes",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from uuid import UUID
 
 from millstream.config.broker import BrokerConfig
 from millstream.controller import tree
@@ -38,6 +39,7 @@ class Term:
         self.epoch = office.epoch
         self.feed = Feed()
         self._has_read = False
+        self._tried: dict[UUID, int] = {}
         self._begin()
 
     def _begin(self) -> None:
@@ -48,7 +50,7 @@ class Term:
         ledger = Ledger(registry, self._office, picture, feed)
         self.partitions = PartitionChanges(picture, feed, ledger)
         self.topics = TopicChanges(
-            registry, picture, feed, ledger, self._replicas, self._config, self._random
+            registry, picture, feed, ledger, self._replicas, self._config, self._random, self._tried
         )
 
     async def read(self) -> None:

@@ -54,7 +54,9 @@ class TopicChanges:
         replicas: OwnReplicas,
         config: BrokerConfig,
         random: Random,
+        tried: dict[UUID, int],
     ) -> None:
+        """`tried` says how many partitions a topic was to have, where that failed after some were made."""
         self._registry = registry
         self._picture = picture
         self._feed = feed
@@ -62,8 +64,7 @@ class TopicChanges:
         self._replicas = replicas
         self._config = config
         self._random = random
-        self._tried: dict[UUID, int] = {}
-        """How many partitions a topic was to have, where that failed after some were made."""
+        self._tried = tried
 
     async def create(self, wanted: NewTopic, validate_only: bool) -> Topic:
         picture, config = self._picture, self._config

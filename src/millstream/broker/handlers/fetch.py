@@ -162,15 +162,20 @@ class _Fetch:
                 if epoch < 0:
                     raise OffsetOutOfRange(f"the epoch {position.last_fetched_epoch} is not known here")
                 if epoch < position.last_fetched_epoch or end_offset < position.fetch_offset:
+                    partition.check_lease()
                     data.diverging_epoch = FetchResponse.EpochEndOffset(epoch=epoch, end_offset=end_offset)
             if data.diverging_epoch is None and data.preferred_read_replica < 0:
-                read = partition.read(
-                    position.fetch_offset,
-                    min(position.max_bytes, max(budget - found.read_bytes, 0)),
-                    is_committed_only=self._is_committed_only,
-                    min_one=not found.read_bytes,
-                    nowait=nowait,
-                )
+                try:
+                    read = partition.read(
+                        position.fetch_offset,
+                        min(position.max_bytes, max(budget - found.read_bytes, 0)),
+                        is_committed_only=self._is_committed_only,
+                        min_one=not found.read_bytes,
+                        nowait=nowait,
+                    )
+                except OffsetOutOfRange:
+                    partition.check_lease()  # another may lead by now, and have what is not here
+                    raise
                 if self._is_committed_only:
                     data.aborted_transactions = _aborted(partition, read, nowait)
                 data.records = read.data

@@ -62,6 +62,7 @@ async def list_offsets(ctx: Context, req: ListOffsetsRequest) -> ListOffsetsResp
                 partition = ctx.broker.replicas.leader(
                     topic.name, wanted.partition_index, wanted.current_leader_epoch
                 )
+                partition.check_lease()
                 is_committed_only = req.isolation_level == READ_COMMITTED
                 found = await _find(partition, wanted.timestamp, is_committed_only)
                 if found is not None:
@@ -109,6 +110,7 @@ def offset_for_leader_epoch(ctx: Context, req: OffsetForLeaderEpochRequest) -> O
                 partition = ctx.broker.replicas.leader(
                     topic.topic, wanted.partition, wanted.current_leader_epoch
                 )
+                partition.check_lease()
                 log = partition.log
                 result.leader_epoch, result.end_offset = log.epochs.end_offset_for(
                     wanted.leader_epoch, log.end_offset
