@@ -26,7 +26,6 @@ from millstream.registry.contract import Unavailable
 from millstream.registry.lease import BEATS, Lease
 
 logger = logging.getLogger(__name__)
-kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
 
 SILENCE = 1 / 3
 """The share of the time-out that a connection may leave a sign of life unanswered."""
@@ -39,6 +38,13 @@ CLOSE_TIMEOUT_S = 1.0
 
 STOP_TIMEOUT_S = 3.0
 """How long an end of the session is waited for; kazoo's threads end by themselves later if need be."""
+
+
+class _KazooLogger(logging.LoggerAdapter[logging.Logger]):
+    """kazoo warns of every attempt that fails; what matters of that is said here, once."""
+
+    def log(self, level: int, msg: object, *arguments: object, **options: Any) -> None:
+        super().log(logging.INFO if level == logging.WARNING else level, msg, *arguments, **options)
 
 
 class Owner(Protocol):
@@ -91,7 +97,7 @@ class Ensemble:
             timeout=timeout_s,
             handler=self._handler,
             connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 1.5, "max_delay": 0.5},
-            logger=kazoo_logger,
+            logger=_KazooLogger(logging.getLogger(f"{__name__}.kazoo"), {}),
         )
         self._watch_negotiation()
         self.lease = Lease()
@@ -103,6 +109,7 @@ class Ensemble:
         self._stop = threading.Event()
         self._heart: threading.Thread | None = None
         self._ending: asyncio.Future[None] | None = None
+        self._ender = threading.Thread(target=self._end, name="registry-end", daemon=True)
 
     async def start(self) -> None:
         """Begin the session, or raise Unavailable after the time-out."""
@@ -131,10 +138,11 @@ class Ensemble:
             self.lease.end()
             self._stop.set()
             self._ending = self._loop.create_future()
-            threading.Thread(target=self._end, name="registry-end", daemon=True).start()
+            self._ender.start()
         try:
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 await asyncio.shield(self._ending)
+            self._ender.join()
         except TimeoutError:
             logger.warning("ZooKeeper's client did not end within %s s", STOP_TIMEOUT_S)
 
