@@ -13,6 +13,7 @@ import msgspec
 
 from millstream.broker import handlers
 from millstream.broker.background import Background
+from millstream.broker.broker_metrics import BrokerMetrics
 from millstream.broker.cleaner import Cleaner
 from millstream.broker.cluster_state import ClusterState
 from millstream.broker.controller_link import ControllerLink
@@ -147,7 +148,7 @@ class Broker:
         self._is_started = False
         self.is_stopping = False
         self._reported: set[str] = set()
-        self._export()
+        BrokerMetrics(self)
 
     async def __aenter__(self) -> Broker:
         await self.start()
@@ -407,59 +408,6 @@ class Broker:
                 self._reported.clear()
             self._reported.add(error.message)
             log.error("a fetch could not be served: %s", error.message)
-
-    def _export(self) -> None:
-        """Let the metrics tell what the parts know anyway."""
-        reading, listeners = self.metrics.reading, self.listeners.items()
-        reading(
-            "connections",
-            "Connections of clients.",
-            lambda: {(name,): len(listener.connections) for name, listener in listeners},
-            "listener",
-        )
-        reading(
-            "connections_refused",
-            "Connections refused because of a limit.",
-            lambda: {(name,): listener.refused.value for name, listener in listeners},
-            "listener",
-            kind="counter",
-        )
-        reading(
-            "protocol_errors",
-            "Connections closed because of bytes that are no valid request.",
-            lambda: {(name,): listener.protocol_errors.value for name, listener in listeners},
-            "listener",
-            kind="counter",
-        )
-        reading(
-            "unsent_bytes",
-            "Bytes of answers that wait for slow readers.",
-            lambda: sum(listener.unsent_bytes for _, listener in listeners),
-        )
-        reading("partitions", "Partitions that this broker holds.", lambda: len(self.replicas))
-        reading(
-            "offline_partitions",
-            "Partitions that cannot be served because their log dir failed.",
-            lambda: sum(partition.failure is not None for partition in self.replicas),
-        )
-        reading(
-            "active_controller",
-            "1 on the broker that is the controller, 0 on the others.",
-            lambda: float(self.controller.is_active),
-        )
-        reading("controller_epoch", "The epoch of the controller that this broker follows.", self._epoch)
-        reading("log_size_bytes", "Bytes on disk.", self._topic_sizes, "topic")
-        reading("fetch_sessions", "Fetch sessions that are open.", lambda: len(self.fetch_sessions))
-
-    def _epoch(self) -> float:
-        return self.metadata.controller_epoch
-
-    def _topic_sizes(self) -> dict[tuple[str, ...], float]:
-        sizes: dict[tuple[str, ...], float] = {}
-        for partition in self.replicas:
-            key = (partition.name.topic,)
-            sizes[key] = sizes.get(key, 0) + partition.log.size_bytes
-        return sizes
 
 
 def _limits_by_ip(text: str) -> dict[str, int]:
