@@ -27,6 +27,7 @@ COMMANDS = {
     "cluster": ("millstream.cli.cluster:cluster", "Show the brokers, and what the cluster lacks."),
     "reassign": ("millstream.cli.reassign:reassign", "Move partitions between brokers, evenly."),
     "elect": ("millstream.cli.elect:elect", "Have partitions led by their preferred replica."),
+    "perf": ("millstream.cli.perf:perf", "Measure how fast records are written and read."),
     "log": ("millstream.cli.log:log", "Look into a broker's files without the broker."),
     "doctor": ("millstream.cli.doctor:doctor", "Check this machine and, if there is one, the broker."),
 }
