@@ -16,6 +16,8 @@ from millstream.coordinator.transactions.shard import TransactionShard
 from millstream.storage.producer_state import ProducerState
 
 MUTATION_S = 30.0
+SLOWNESS = 20.0
+"""How slow the disk is, so that what is not flushed yet is more than on a fast one."""
 
 
 def acknowledge_end_before_prepared() -> AbstractContextManager[Any]:
@@ -94,7 +96,9 @@ def seeds_until_caught(name: str, limit: int) -> int:
     mutation, favourite = MUTATIONS[name]
     with mutation():
         for seed in range(limit):
-            outcome = simulate_exactly_once(seed, duration_s=MUTATION_S, favourite=favourite, is_flushed=True)
+            outcome = simulate_exactly_once(
+                seed, duration_s=MUTATION_S, favourite=favourite, is_flushed=True, slowness=SLOWNESS
+            )
             if not outcome.is_good:
                 return seed + 1
     return limit + 1

@@ -52,10 +52,15 @@ def simulate_exactly_once(
     trace_lines: int = 400,
     favourite: str = "",
     is_flushed: bool | None = None,
+    slowness: float = 1.0,
 ) -> Outcome:
-    """Run one seed whole. Never raises for what the broker did wrong: that is in the outcome."""
+    """Run one seed whole. Never raises for what the broker did wrong: that is in the outcome.
+
+    `slowness` is the disk's.
+    """
     world = World(seed, trace_lines=trace_lines)
     run = _Run(world, duration_s, favourite, is_flushed)
+    run.machine.host.disk.slowness = slowness
     outcome = Outcome(seed)
     try:
         world.run(run.main(), limit_s=duration_s + 10 * HEAL_S)
