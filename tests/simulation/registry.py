@@ -52,7 +52,7 @@ class SimRegistry(MemoryRegistry):
         if self._is_open:
             try:
                 await self._there()
-            except Unavailable:
+            except (SessionLost, Unavailable):
                 self._is_open = False
                 return
         await super().close()
@@ -131,7 +131,11 @@ class SimRegistry(MemoryRegistry):
         return done
 
     async def _there(self) -> None:
+        """What is asked in one session is never done in another."""
+        session = self.session_id
         await self._pass(self._process.host.name, REGISTRY_HOST)
+        if self.session_id != session:
+            raise SessionLost("the session is over; another one has begun")
 
     async def _back(self) -> None:
         await self._pass(REGISTRY_HOST, self._process.host.name)
