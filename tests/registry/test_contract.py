@@ -362,6 +362,31 @@ async def test_the_deadline_lies_ahead_while_the_session_lives(place: Place, reg
     assert registry.session_deadline() > loop.time()
 
 
+@with_sessions(2)
+async def test_a_session_that_is_still_beginning_takes_no_calls(
+    place: Place, a: Registry, b: Registry
+) -> None:
+    """Whoever calls knows by the session's number in which session the call is made."""
+    lost = asyncio.Event()
+    a.on_session_lost = lost.set
+    first = a.session_id
+    place.lose(a)
+    await asyncio.wait_for(lost.wait(), 10)
+    starting = asyncio.create_task(a.start())
+    while not starting.done():
+        before = a.session_id
+        try:
+            await a.create("/mine", str(before).encode(), ephemeral=True)
+        except SessionLost:
+            await asyncio.sleep(0)
+            continue
+        assert before != first
+        break
+    await starting
+    if await b.exists("/mine") is not None:
+        assert (await b.get("/mine")).data == str(a.session_id).encode()
+
+
 # Watches
 
 

@@ -93,23 +93,29 @@ class ZookeeperRegistry(Registry):
         self._ending: Ensemble | None = None
         self._calls = asyncio.Semaphore(MAX_CALLS)
         self._session = 0
+        self._is_beginning = False
 
     async def start(self) -> None:
-        if self._ensemble is not None:
+        if self._ensemble is not None or self._is_beginning:
             raise RegistryError("the session has begun already")
-        await self._wait_for_ending()
-        ensemble = Ensemble(self._servers, self._timeout_s, self._clock, self)
-        self._ensemble = ensemble
-        is_first = self._session == 0
+        self._is_beginning = True
         try:
-            await ensemble.start()
-            self._session = ensemble.session_id
-            await self._make_root()
-        except BaseException:
-            if self._ensemble is ensemble:
-                self._ensemble, self._ending = None, ensemble
-            await ensemble.stop()
-            raise
+            await self._wait_for_ending()
+            ensemble = self._ending = Ensemble(self._servers, self._timeout_s, self._clock, self)
+            try:
+                await ensemble.start()
+                await self._make_root(ensemble)
+                if ensemble.is_over:
+                    raise SessionLost("the session was lost as soon as it had begun")
+            except BaseException:
+                await ensemble.stop()
+                raise
+        finally:
+            self._is_beginning = False
+        # Until here calls are refused: whoever calls knows the number of the session that it is in.
+        is_first = self._session == 0
+        self._ensemble, self._ending = ensemble, None
+        self._session = ensemble.session_id
         self._arm_all()
         if not is_first:
             self._watches.changed(None)
@@ -180,7 +186,7 @@ class ZookeeperRegistry(Registry):
     # ------------------------------------------------ what the session tells
 
     def connected(self, ensemble: Ensemble) -> None:
-        if ensemble is self._ensemble and self._session == ensemble.session_id:
+        if ensemble is self._ensemble:
             self._arm_all()
             self._watches.changed(None)
 
@@ -193,20 +199,24 @@ class ZookeeperRegistry(Registry):
             return
         self._ensemble, self._ending = None, ensemble
         self._stopping = asyncio.ensure_future(ensemble.stop())
-        if self.on_session_lost is not None and ensemble.session_id == self._session:
+        if self.on_session_lost is not None:
             self.on_session_lost()
 
     # ------------------------------------------------ calls
 
     async def _call(self, send: Callable[[Any], Any], path: str = "", is_read: bool = True) -> Any:
-        """Have kazoo make a call and wait for its result; reads are made again on a new connection."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._timeout_s
+        """Have kazoo make a call in this session, and wait for its result."""
+        if self._ensemble is None:
+            raise SessionLost("the session is over; start a new one")
+        return await self._call_in(self._ensemble, send, path, is_read)
+
+    async def _call_in(
+        self, ensemble: Ensemble, send: Callable[[Any], Any], path: str = "", is_read: bool = True
+    ) -> Any:
+        """As `_call`. Reads are made again on a new connection, and nothing in another session."""
+        deadline = asyncio.get_running_loop().time() + self._timeout_s
         async with self._calls:
             while True:
-                ensemble = self._ensemble
-                if ensemble is None:
-                    raise SessionLost("the session is over; start a new one")
                 if not await ensemble.wait_for_connection(deadline):
                     if ensemble.is_over:
                         raise SessionLost("the session is over; start a new one")
@@ -243,12 +253,12 @@ class ZookeeperRegistry(Registry):
             )
         return transaction.commit_async()
 
-    async def _make_root(self) -> None:
+    async def _make_root(self, ensemble: Ensemble) -> None:
         parts = self._root.split("/")[1:]
         for depth in range(len(parts)):
             above = "/" + "/".join(parts[: depth + 1])
             try:
-                await self._call(methodcaller("create_async", above))
+                await self._call_in(ensemble, methodcaller("create_async", above))
             except NodeExists:
                 pass
 
