@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from tests.processes import BrokerProcess
 
 Name = Callable[[str], str]
 """A fixture that makes names; see new_name."""
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and so would the brokers they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 OUTSIDE = os.environ.get("MILLSTREAM_TEST_BOOTSTRAP", "")
 
