@@ -59,6 +59,7 @@ class OffsetWaiters:
         for _, future in waiting:
             if not future.done():
                 future.set_exception(error)
+                future.exception()  # who still waits is told; who waits no more need not be
 
 
 class ByteWaiter:
