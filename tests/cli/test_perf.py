@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from millstream.cli.perf import perf
+from millstream.cli.main import millstream
 from millstream.cli.perf_meter import percentile
 from millstream.testing import Broker
 from tests.client.logs import values_in
@@ -22,7 +22,7 @@ def broker() -> Iterator[Broker]:
 
 
 def call(broker: Broker, *words: str) -> str:
-    done = CliRunner().invoke(perf, [*words, "-b", broker.bootstrap], catch_exceptions=False)
+    done = CliRunner().invoke(millstream, ["perf", *words, "-b", broker.bootstrap], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.output
 

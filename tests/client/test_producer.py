@@ -319,7 +319,7 @@ def test_nobody_there(new_name: Name) -> None:
         loop = asyncio.get_running_loop()
         started = loop.time()
         async with AsyncProducer(address, max_block_ms=600) as producer:
-            with pytest.raises(RequestTimedOut, match="cannot connect"):
+            with pytest.raises(RequestTimedOut, match="connect"):
                 await producer.send("t", b"v")
             assert loop.time() - started < 5
             unknown = producer.send("t", b"v")

@@ -242,7 +242,7 @@ def test_all_or_nothing_once_and_in_order_through_faults(
     random = Random(seed)
     kinds = [fault for fault in Fault if fault is not Fault.NONE]
     proxy.decide = lambda key: (
-        random.choice(kinds) if key in TRANSACTIONAL and random.random() < 0.1 else Fault.NONE
+        random.choice(kinds) if key in TRANSACTIONAL and random.random() < 0.25 else Fault.NONE
     )
     proxy.delay_s = 0.01
     committed: list[bytes] = []

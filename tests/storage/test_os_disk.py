@@ -253,6 +253,7 @@ def test_a_large_buffer_is_used_again_only_when_nobody_looks_at_it(tmp_path: Pat
     held = [file.pread(size, value * size, nowait=True)[10:] for value in range(8)]
     for value, view in enumerate(held):
         assert bytes(view) == bytes([value]) * (size - 10)
+    del view
     free = id(held.pop(7).obj)
     again = file.pread(size, 0, nowait=True)
     assert id(again.obj) == free
