@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +16,10 @@ from tests.storage.logs import NOW_MS, SMALL, FaultyDisk, World, append, batch
 
 
 class Crowd:
-    """Threads that repeat something until they are told to stop; what went wrong is kept."""
+    """Threads that repeat something until they are told to stop; what went wrong is kept.
+
+    They take turns quickly, so that much comes in between of each other's steps.
+    """
 
     def __init__(self, *actions: Callable[[], None]) -> None:
         self.wrong: list[BaseException] = []
@@ -24,6 +28,8 @@ class Crowd:
         self._threads = [threading.Thread(target=self._repeat, args=(action,)) for action in actions]
 
     def __enter__(self) -> Crowd:
+        self._interval = sys.getswitchinterval()
+        sys.setswitchinterval(0.0002)
         for thread in self._threads:
             thread.start()
         return self
@@ -32,6 +38,7 @@ class Crowd:
         self._is_over.set()
         for thread in self._threads:
             thread.join()
+        sys.setswitchinterval(self._interval)
 
     def _repeat(self, action: Callable[[], None]) -> None:
         while not self._is_over.is_set() and not self.wrong:

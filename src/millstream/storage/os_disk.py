@@ -15,7 +15,7 @@ import resource
 import shutil
 import sys
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from time import perf_counter_ns
 from typing import Final
 
@@ -37,6 +37,9 @@ _SPARE_BUFFERS: Final = 4
 _SPARE_BYTES: Final = 2 << 20
 """Buffers of at most this size are used again when nobody refers to them any more: filling a new one with
 zeros costs a third as much as reading into it."""
+
+_UNSEEN: Final = 2
+"""The references to a buffer when only the one who counts them has it."""
 
 _FLAGS: Final = os.O_RDWR | os.O_CLOEXEC
 _MANY_FILES: Final = 1 << 20
@@ -206,7 +209,7 @@ class OsDisk:
         self.devices_without_nowait: set[int] = set()
         self._open_files: OrderedDict[OsFile, None] = OrderedDict()
         self._lock = threading.Lock()
-        self._spare_buffers: list[bytearray] = []
+        self._spare_buffers: deque[bytearray] = deque(maxlen=_SPARE_BUFFERS)
 
     @property
     def open_count(self) -> int:
@@ -218,12 +221,17 @@ class OsDisk:
         if size < 64 * 1024 or size > _SPARE_BYTES:
             return memoryview(bytearray(size))
         spare = self._spare_buffers
-        for index in range(len(spare)):
-            if len(spare[index]) >= size and sys.getrefcount(spare[index]) == 2:
-                return memoryview(spare[index])[:size]
+        for _ in range(len(spare)):
+            try:
+                buffer = spare.popleft()  # so that no other thread looks at it meanwhile
+            except IndexError:
+                break
+            is_free = sys.getrefcount(buffer) == _UNSEEN and len(buffer) >= size
+            found = memoryview(buffer)[:size] if is_free else None
+            spare.append(buffer)
+            if found is not None:
+                return found
         made = bytearray(size)
-        if len(spare) == _SPARE_BUFFERS:
-            spare.pop(0)
         spare.append(made)
         return memoryview(made)
 
