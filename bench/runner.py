@@ -37,7 +37,7 @@ def run_workload(
         except Exception as error:
             notes[subject.label] = f"failed: {type(error).__name__}: {str(error)[:300]}"
             report(traceback.format_exc())
-            if subject.has_shared:
+            if subject.has_shared or workload.uses_fresh_broker:
                 report(subject.shared().log_tail(1000))
             subject.stop_shared()
         return subject.label not in notes
@@ -65,7 +65,7 @@ def run_workload(
                 time.sleep(PAUSE_SECONDS)
                 attempt(subject, partial(measure, subject, counts=counts))
     for subject in prepared:
-        if subject.has_shared:
+        if subject.has_shared or workload.uses_fresh_broker:
             attempt(subject, partial(workload.finish, subject))
     for row in rows:
         row.notes = dict(notes)
