@@ -48,33 +48,31 @@ class Flood:
     def __init__(self, port: int) -> None:
         self._address = ("127.0.0.1", port)
         self._free: list[socket.socket] = []
+        self._sent_at: dict[socket.socket, float] = {}
+        """The connections whose frame is not dealt with yet, and since when; the oldest first."""
         self.ended = self.answered = self.left = 0
 
     def send(self, frames: Iterator[bytes], count: int) -> None:
-        for start in range(0, count, CONNECTIONS):
-            self._round([next(frames) for _ in range(min(CONNECTIONS, count - start))])
+        with selectors.DefaultSelector() as selector:
+            while count or self._sent_at:
+                while count and len(self._sent_at) < CONNECTIONS:
+                    self._begin(selector, next(frames))
+                    count -= 1
+                for key, _ in selector.select(PATIENCE_S / 4):
+                    assert isinstance(key.fileobj, socket.socket)
+                    self._look(selector, key.fileobj)
+                self._leave_behind(selector)
         for connection in self._free:
             connection.close()
         self._free.clear()
 
-    def _round(self, frames: list[bytes]) -> None:
-        with selectors.DefaultSelector() as selector:
-            for frame in frames:
-                connection = (
-                    self._free.pop() if self._free else socket.create_connection(self._address, timeout=20)
-                )
-                connection.setblocking(False)
-                selector.register(connection, selectors.EVENT_READ)
-                with suppress(OSError):
-                    connection.send(frame + QUESTION)
-            while selector.get_map() and (ready := selector.select(PATIENCE_S)):
-                for key, _ in ready:
-                    assert isinstance(key.fileobj, socket.socket)
-                    self._look(selector, key.fileobj)
-            for key in list(selector.get_map().values()):
-                assert isinstance(key.fileobj, socket.socket)
-                key.fileobj.close()
-                self.left += 1
+    def _begin(self, selector: selectors.DefaultSelector, frame: bytes) -> None:
+        connection = self._free.pop() if self._free else socket.create_connection(self._address, timeout=20)
+        connection.setblocking(False)
+        selector.register(connection, selectors.EVENT_READ)
+        self._sent_at[connection] = time.monotonic()
+        with suppress(OSError):
+            connection.send(frame + QUESTION)
 
     def _look(self, selector: selectors.DefaultSelector, connection: socket.socket) -> None:
         try:
@@ -84,12 +82,21 @@ class Flood:
         if data and ANSWER_START not in data:
             return
         selector.unregister(connection)
+        del self._sent_at[connection]
         if data:
             self.answered += 1
             self._free.append(connection)
         else:
             self.ended += 1
             connection.close()
+
+    def _leave_behind(self, selector: selectors.DefaultSelector) -> None:
+        long_ago = time.monotonic() - PATIENCE_S
+        for connection in [one for one, sent_at in self._sent_at.items() if sent_at < long_ago]:
+            selector.unregister(connection)
+            del self._sent_at[connection]
+            connection.close()
+            self.left += 1
 
 
 class HonestClient(threading.Thread):
