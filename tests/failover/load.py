@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import subprocess
@@ -255,6 +256,27 @@ def read_all(bootstrap: str, topic: str, partitions: int, timeout_s: float = 60)
             for place in consumer.position(places):
                 at[place.partition] = max(at[place.partition], place.offset)
         return found
+    finally:
+        consumer.close()
+
+
+def wait_until_committed(
+    bootstrap: str, topic: str, group: str, partitions: int, timeout_s: float = 60
+) -> None:
+    """Wait until a group has committed everything that is in a topic as it is now."""
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0, "error_cb": lambda _: None}
+    )
+    try:
+        places = [TopicPartition(topic, index) for index in range(partitions)]
+        deadline = time.monotonic() + timeout_s
+        ends = [_end_offset(consumer, place, deadline) for place in places]
+        at: list[int] = []
+        while at != ends:
+            assert time.monotonic() < deadline, f"committed {at} of {ends}"
+            with contextlib.suppress(KafkaException):
+                at = [place.offset for place in consumer.committed(places, timeout=5)]
+            time.sleep(0.05)
     finally:
         consumer.close()
 

@@ -10,7 +10,7 @@ import pytest
 from millstream.broker.coordinators import java_hash
 from millstream.testing import Cluster
 from tests.failover.conftest import MakeCluster
-from tests.failover.load import CLASSIC, Reader, Writer, read_all
+from tests.failover.load import CLASSIC, Reader, Writer, read_all, wait_until_committed
 from tests.failover.transfers import Transfers
 
 SAFE = {"min.insync.replicas": "2"}
@@ -53,6 +53,7 @@ def test_a_group_goes_on_when_its_coordinator_is_killed(
             while missing := set(writer.acknowledged) - first.read.keys() - second.read.keys():
                 assert time.monotonic() < deadline, f"{len(missing)} not read"
                 time.sleep(0.05)
+            wait_until_committed(cluster.bootstrap, topic, "g", 6)
         read = first.read + second.read
         with Reader(cluster.bootstrap, topic, "g", member) as late:
             time.sleep(3)

@@ -109,6 +109,8 @@ class Broker:
         ]
         self.listeners: dict[str, Listener] = {}
         self.endpoints: tuple[Endpoint, ...] = ()
+        self.is_rack_aware = config["replica.selector.class"] is not None
+        """Whether consumers are sent to a replica in their rack."""
         self.fetch_sessions = FetchSessions(
             config["max.incremental.fetch.session.cache.slots"],
             config["min.incremental.fetch.session.eviction.ms"] / 1000,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from millstream.config.checks import at_least
+from millstream.config.checks import at_least, one_of
 from millstream.config.keys import MAX_LONG, ConfigKey
 
 NO_MOVES = "replicas are not moved between log folders"
 NO_WINDOWS = "the rate is not measured in windows of this size"
+RACK_AWARE = "RackAwareReplicaSelector"
 
 REPLICATION_KEYS = (
     ConfigKey(
@@ -132,6 +133,7 @@ REPLICATION_KEYS = (
         None,
         "The rule by which consumers are sent to a follower near them: RackAwareReplicaSelector, or none;"
         " then they read from the leader.",
+        one_of(RACK_AWARE, f"org.apache.kafka.common.replica.{RACK_AWARE}"),
     ),
     ConfigKey(
         "replica.socket.receive.buffer.bytes",

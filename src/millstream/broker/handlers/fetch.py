@@ -23,9 +23,6 @@ LEADERS_SINCE = 16
 RACKS_SINCE = 11
 """From this version on a consumer says in which rack it is, and may be sent to another replica."""
 
-RACK_AWARE = "RackAwareReplicaSelector"
-"""The replica.selector.class that sends consumers to a replica in their rack, as Kafka's is called."""
-
 PartitionData = FetchResponse.PartitionData
 
 
@@ -90,9 +87,7 @@ class _Fetch:
         self._is_committed_only = req.isolation_level == READ_COMMITTED
         self._rack = ""
         self._find = ctx.broker.replicas.leader
-        if ctx.version >= RACKS_SINCE and str(ctx.broker.config["replica.selector.class"]).endswith(
-            RACK_AWARE
-        ):
+        if ctx.broker.is_rack_aware and ctx.version >= RACKS_SINCE:
             self._rack = req.rack_id
             self._find = ctx.broker.replicas.replica
 
