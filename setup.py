@@ -7,6 +7,9 @@ from setuptools import Extension, setup
 
 MODULES = [
     "millstream.protocol.kernel",
+    "millstream.protocol.walk_kernel",
+    "millstream.protocol.offset_map_kernel",
+    "millstream.protocol.filter_kernel",
     "millstream.protocol.client_kernel",
     "millstream.protocol.consumer_kernel",
 ]

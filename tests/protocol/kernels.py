@@ -18,17 +18,30 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import millstream.protocol
-from millstream.protocol import batch, columns, fetched, kernel, validation
+from millstream.protocol import (
+    batch,
+    columns,
+    fetched,
+    filter_kernel,
+    kernel,
+    offset_map_kernel,
+    validation,
+    walk_kernel,
+)
 
 KINDS = ("compiled", "interpreted")
 _PACKAGE = "millstream.protocol"
-_ABOVE = ("kernel", "fetched", "columns", "batch", "validation")
+_KERNELS = ("kernel", "walk_kernel", "offset_map_kernel", "filter_kernel")
+_ABOVE = ("fetched", "columns", "batch", "validation")
 
 
 class Records(NamedTuple):
-    """The modules over one kernel."""
+    """The modules over one kind of kernel."""
 
     kernel: Any
+    walk: Any
+    offset_map: Any
+    filter: Any
     fetched: Any
     columns: Any
     batch: Any
@@ -39,26 +52,32 @@ class Records(NamedTuple):
 def records_over(kind: str, with_cython: bool = False) -> Records:
     """The modules over that kind of kernel; with or without Cython at hand where it is interpreted."""
     if kind == "compiled":
-        if not kernel.IS_COMPILED:
-            raise AssertionError("the compiled kernel is missing: python setup.py build_ext --inplace")
-        return Records(kernel, fetched, columns, batch, validation)
+        kernels = (kernel, walk_kernel, offset_map_kernel, filter_kernel)
+        if not all(module.IS_COMPILED for module in kernels):
+            raise AssertionError("a compiled kernel is missing: python setup.py build_ext --inplace")
+        return Records(*kernels, fetched, columns, batch, validation)
     with _other_modules(hide_cython=not with_cython):
-        source = Path(millstream.protocol.__file__).with_name("kernel.py")
-        name = f"{_PACKAGE}.kernel"
-        loader = importlib.machinery.SourceFileLoader(name, str(source))
-        spec = importlib.util.spec_from_loader(name, loader)
-        assert spec is not None
-        interpreted = importlib.util.module_from_spec(spec)
-        sys.modules[name] = interpreted
-        loader.exec_module(interpreted)
-        assert not interpreted.IS_COMPILED
-        return Records(interpreted, *(importlib.import_module(f"{_PACKAGE}.{name}") for name in _ABOVE[1:]))
+        interpreted = [_interpreted(name) for name in _KERNELS]
+        return Records(*interpreted, *(importlib.import_module(f"{_PACKAGE}.{name}") for name in _ABOVE))
+
+
+def _interpreted(kernel_name: str) -> ModuleType:
+    source = Path(millstream.protocol.__file__).with_name(f"{kernel_name}.py")
+    name = f"{_PACKAGE}.{kernel_name}"
+    loader = importlib.machinery.SourceFileLoader(name, str(source))
+    spec = importlib.util.spec_from_loader(name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    loader.exec_module(module)
+    assert not module.IS_COMPILED
+    return module
 
 
 @contextmanager
 def _other_modules(hide_cython: bool) -> Iterator[None]:
     """Let the modules above the kernel be imported anew, and put the usual ones back afterwards."""
-    names = [f"{_PACKAGE}.{name}" for name in _ABOVE]
+    names = [f"{_PACKAGE}.{name}" for name in (*_KERNELS, *_ABOVE)]
     kept: dict[str, ModuleType | None] = {name: sys.modules.pop(name, None) for name in names}
     kept["cython"] = sys.modules.pop("cython", None)
     if hide_cython:
@@ -70,5 +89,5 @@ def _other_modules(hide_cython: bool) -> Iterator[None]:
             sys.modules.pop(name, None)
             if module is not None:
                 sys.modules[name] = module
-        for name in _ABOVE:
+        for name in (*_KERNELS, *_ABOVE):
             setattr(millstream.protocol, name, sys.modules[f"{_PACKAGE}.{name}"])

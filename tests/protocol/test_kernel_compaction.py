@@ -42,16 +42,16 @@ records_of_a_batch = st.lists(
 kinds = st.sampled_from([{}, {"log_append_time_ms": NOW_MS}, {"delete_horizon_ms": NOW_MS}, {"codec": 3}])
 
 
-def filled(kernel: Any, data: bytes, first_offset: int = 0, max_bytes: int = 1 << 20) -> Any:
-    found = kernel.OffsetMap(max_bytes, 0.9, SECRET)
+def filled(records: Records, data: bytes, first_offset: int = 0, max_bytes: int = 1 << 20) -> Any:
+    found = records.offset_map.OffsetMap(max_bytes, 0.9, SECRET)
     found.clear(first_offset)
     found.begin(0)
-    found.add_batches(data, 0, len(data), kernel.OpenTransactions())
+    found.add_batches(data, 0, len(data), records.walk.OpenTransactions())
     return found
 
 
 def filtered(
-    kernel: Any,
+    records: Records,
     offsets: Any,
     data: bytes,
     kept: tuple[int, ...] = (),
@@ -59,8 +59,14 @@ def filtered(
     buffer_bytes: int = 4000,
 ) -> tuple[Any, bytes, bytes, bytes, int]:
     """What comes out of a filter until it ends, or stops for a reason other than want of room."""
-    batches = kernel.BatchFilter(
-        offsets, kernel.OpenTransactions(), memoryview(array("q", kept)), upper, NOW_MS, 1000, buffer_bytes
+    batches = records.filter.BatchFilter(
+        offsets,
+        records.walk.OpenTransactions(),
+        memoryview(array("q", kept)),
+        upper,
+        NOW_MS,
+        1000,
+        buffer_bytes,
     )
     batches.begin_segment(0, 100)
     batches.begin(0)
@@ -70,7 +76,7 @@ def filtered(
         position = batches.copy_batches(data, position, len(data))
         parts.append(tuple(map(bytes, batches.output())))
         batches.taken()
-        if batches.stop != kernel.FULL:
+        if batches.stop != records.walk.FULL:
             break
     batches.finish()
     parts.append(tuple(map(bytes, batches.output())))
@@ -81,14 +87,14 @@ def filtered(
 @given(st.binary(max_size=200))
 def test_the_checksum_is_crc_32c(data: bytes) -> None:
     for kind in BOTH:
-        assert kind.kernel.Checksum().of(data) == crc32c(data)
+        assert kind.walk.Checksum().of(data) == crc32c(data)
 
 
 @settings(deadline=None)
 @given(st.lists(st.binary(max_size=40), max_size=100))
 def test_the_map_knows_the_last_offset_of_each_key(written: list[bytes]) -> None:
     for kind in BOTH:
-        offsets = kind.kernel.OffsetMap(1 << 16, 0.9, SECRET)
+        offsets = kind.offset_map.OffsetMap(1 << 16, 0.9, SECRET)
         offsets.clear(1 << 40)
         expected = {}
         for number, key in enumerate(written):
@@ -100,7 +106,7 @@ def test_the_map_knows_the_last_offset_of_each_key(written: list[bytes]) -> None
 
 
 def test_the_map_grows_within_its_bound_and_says_when_it_is_full(records: Records) -> None:
-    offsets = records.kernel.OffsetMap(24 * 50_000, 0.9, SECRET)
+    offsets = records.offset_map.OffsetMap(24 * 50_000, 0.9, SECRET)
     expected = {}
     number = 0
     while offsets.put(b"%d" % number, number):
@@ -117,7 +123,7 @@ def test_the_map_grows_within_its_bound_and_says_when_it_is_full(records: Record
 
 
 def test_offsets_too_far_apart_count_as_full(records: Records) -> None:
-    offsets = records.kernel.OffsetMap(1 << 20, 0.9, SECRET)
+    offsets = records.offset_map.OffsetMap(1 << 20, 0.9, SECRET)
     offsets.clear(100)
     assert offsets.put(b"a", 100 + 0xFFFFFFFE)
     assert not offsets.put(b"b", 100 + 0xFFFFFFFF)
@@ -126,7 +132,7 @@ def test_offsets_too_far_apart_count_as_full(records: Records) -> None:
 
 
 def test_a_table_filled_to_its_limit_still_finds_what_is_not_there(records: Records) -> None:
-    offsets = records.kernel.OffsetMap(1, 1.0, SECRET)
+    offsets = records.offset_map.OffsetMap(1, 1.0, SECRET)
     while offsets.put(b"%d" % len(offsets), len(offsets)):
         pass
     assert 10 < len(offsets) < 16
@@ -148,9 +154,9 @@ def test_both_kernels_keep_the_same_records_and_those_that_they_should(
     upper = draw.draw(st.sampled_from([-1, base]))
     outcomes = []
     for kind in BOTH:
-        offsets = filled(kind.kernel, data, first_offset)
+        offsets = filled(kind, data, first_offset)
         assert (offsets.stop, offsets.latest_offset) == (GOOD, max(base, first_offset) - 1)
-        batches, log, index, times, position = filtered(kind.kernel, offsets, data, kept, upper)
+        batches, log, index, times, position = filtered(kind, offsets, data, kept, upper)
         assert (batches.stop, position) == (GOOD, len(data))
         outcomes.append((log, index, times, batches.records_read, batches.records_kept, batches.size))
     assert outcomes[0] == outcomes[1]
@@ -189,10 +195,10 @@ def _headers(log: bytes) -> list[Any]:
 def test_compressed_batches_are_left_to_the_caller(records: Records) -> None:
     plain = bytes(encode_batch([Record(key=b"a", value=b"1")]))
     special = bytes(encode_batch([Record(key=b"b", value=b"2")], base_offset=1, codec=1))
-    offsets = filled(records.kernel, plain + special)
-    assert (offsets.stop, offsets.latest_offset, len(offsets)) == (records.kernel.CALLER, 0, 1)
-    batches, log, _, _, position = filtered(records.kernel, offsets, plain + special)
-    assert (batches.stop, position, log) == (records.kernel.CALLER, len(plain), plain)
+    offsets = filled(records, plain + special)
+    assert (offsets.stop, offsets.latest_offset, len(offsets)) == (records.walk.CALLER, 0, 1)
+    batches, log, _, _, position = filtered(records, offsets, plain + special)
+    assert (batches.stop, position, log) == (records.walk.CALLER, len(plain), plain)
 
 
 def marker(offset: int, producer_id: int, *, is_commit: bool = True) -> bytes:
@@ -221,11 +227,10 @@ def sent(offset: int, producer_id: int, key: bytes = b"a") -> bytes:
 
 
 def test_committed_transactions_are_followed_by_the_kernel(records: Records) -> None:
-    kernel = records.kernel
     data = sent(0, 7) + sent(1, 8) + sent(2, 7) + marker(3, 7) + sent(4, 7, b"b") + marker(5, 8)
-    offsets = filled(kernel, data)
+    offsets = filled(records, data)
     assert (offsets.stop, offsets.get(b"a"), offsets.get(b"b")) == (GOOD, 2, 4)
-    batches, log, _, _, position = filtered(kernel, offsets, data)
+    batches, log, _, _, position = filtered(records, offsets, data)
     assert (batches.stop, position) == (GOOD, len(data))
     assert [header.base_offset for header in _headers(log)] == [2, 3, 4, 5]
 
@@ -241,28 +246,28 @@ def test_committed_transactions_are_followed_by_the_kernel(records: Records) -> 
 def test_what_may_be_an_aborted_transaction_is_left_to_the_caller(
     records: Records, data: bytes, position: int
 ) -> None:
-    kernel = records.kernel
-    transactions = kernel.OpenTransactions()
+    transactions = records.walk.OpenTransactions()
     transactions.expect(1)
-    batches = kernel.BatchFilter(
-        filled(kernel, b""), transactions, memoryview(array("q")), -1, NOW_MS, 1000, 4000
+    batches = records.filter.BatchFilter(
+        filled(records, b""), transactions, memoryview(array("q")), -1, NOW_MS, 1000, 4000
     )
     batches.begin(0)
     assert batches.copy_batches(data, 0, len(data)) == len(sent(0, 7)) * position
-    assert batches.stop == kernel.CALLER
-    assert transactions.state(7) == kernel.KEPT
+    assert batches.stop == records.walk.CALLER
+    assert transactions.state(7) == records.walk.KEPT
 
 
 def test_records_of_transactions_known_to_be_aborted_do_not_count(records: Records) -> None:
-    kernel = records.kernel
     data = sent(0, 7) + sent(1, 8) + sent(2, 7, b"b")
-    transactions = kernel.OpenTransactions()
-    transactions.put(7, kernel.ABORTING)
-    offsets = kernel.OffsetMap(1 << 20, 0.9, SECRET)
+    transactions = records.walk.OpenTransactions()
+    transactions.put(7, records.walk.ABORTING)
+    offsets = records.offset_map.OffsetMap(1 << 20, 0.9, SECRET)
     offsets.add_batches(data, 0, len(data), transactions)
     assert (offsets.stop, offsets.get(b"a"), offsets.get(b"b")) == (GOOD, 1, -1)
-    assert (transactions.state(7), transactions.state(8)) == (kernel.ABORTED, kernel.KEPT)
-    batches = kernel.BatchFilter(offsets, transactions, memoryview(array("q", [2])), -1, NOW_MS, 1000, 4000)
+    assert (transactions.state(7), transactions.state(8)) == (records.walk.ABORTED, records.walk.KEPT)
+    batches = records.filter.BatchFilter(
+        offsets, transactions, memoryview(array("q", [2])), -1, NOW_MS, 1000, 4000
+    )
     batches.begin(0)
     batches.copy_batches(data, 0, len(data))
     kept = _headers(bytes(batches.output()[0]))
@@ -272,7 +277,7 @@ def test_records_of_transactions_known_to_be_aborted_do_not_count(records: Recor
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 3)), max_size=200))
 def test_open_transactions_are_remembered_by_producer(changes: list[tuple[int, int]]) -> None:
     for kind in BOTH:
-        transactions = kind.kernel.OpenTransactions()
+        transactions = kind.walk.OpenTransactions()
         expected: dict[int, int] = {}
         for producer_id, state in changes:
             transactions.put(producer_id, state)
@@ -283,8 +288,8 @@ def test_open_transactions_are_remembered_by_producer(changes: list[tuple[int, i
 
 def test_a_batch_that_no_output_can_hold_is_left_to_the_caller(records: Records) -> None:
     large = bytes(encode_batch([Record(key=b"a", value=bytes(3000))]))
-    batches, _, _, _, position = filtered(records.kernel, filled(records.kernel, large), large)
-    assert (batches.stop, position) == (records.kernel.CALLER, 0)
+    batches, _, _, _, position = filtered(records, filled(records, large), large)
+    assert (batches.stop, position) == (records.walk.CALLER, 0)
 
 
 @pytest.mark.parametrize(("cut", "expected"), [(1, TRUNCATED), (60, TRUNCATED)])
@@ -299,10 +304,10 @@ def test_batches_that_are_not_whole_or_not_good_stop_the_walk(
         (first + changed, BAD_CRC),
         (first + first, BAD_OFFSET),
     ):
-        offsets = records.kernel.OffsetMap(1 << 20, 0.9, SECRET)
-        assert offsets.add_batches(data, 0, len(data), records.kernel.OpenTransactions()) == len(first)
+        offsets = records.offset_map.OffsetMap(1 << 20, 0.9, SECRET)
+        assert offsets.add_batches(data, 0, len(data), records.walk.OpenTransactions()) == len(first)
         assert offsets.stop == error
-        batches, log, _, _, position = filtered(records.kernel, offsets, data)
+        batches, log, _, _, position = filtered(records, offsets, data)
         assert (batches.stop, position, log) == (error, len(first), first)
 
 
@@ -317,11 +322,11 @@ def test_records_that_are_not_well_formed_are_noticed_by_both(
     seal(memoryview(data))
     outcomes: list[tuple[Any, ...]] = []
     for kind in BOTH:
-        offsets = filled(kind.kernel, bytes(data))
-        batches, log, index, times, position = filtered(kind.kernel, offsets, bytes(data))
+        offsets = filled(kind, bytes(data))
+        batches, log, index, times, position = filtered(kind, offsets, bytes(data))
         header = kind.kernel.read_header(data)
-        one = kind.kernel.BatchFilter(
-            offsets, kind.kernel.OpenTransactions(), memoryview(array("q")), -1, NOW_MS, 1000, 4000
+        one = kind.filter.BatchFilter(
+            offsets, kind.walk.OpenTransactions(), memoryview(array("q")), -1, NOW_MS, 1000, 4000
         )
         error = one.select(bytes(data), 61, header, False, True)
         outcomes.append((offsets.stop, len(offsets), batches.stop, log, index, times, position, error))

@@ -1,4 +1,5 @@
-# The C layout of the classes in kernel.py. Functions and locals are typed in kernel.py itself.
+# The C layout of the classes in kernel.py. Functions and locals are typed in kernel.py itself;
+# those named here are called by other kernels too.
 
 cimport cython
 
@@ -62,71 +63,15 @@ cdef class ColumnWriter:
     cdef unsigned char[::1] header_validity
 
 
-@cython.final
-cdef class Checksum:
-    cdef unsigned int table[2048]
-
-
-@cython.final
-cdef class OpenTransactions:
-    cdef long long* pairs
-    cdef Py_ssize_t used
-    cdef Py_ssize_t capacity
-    cdef long long next_aborted
-
-
-@cython.final
-cdef class OffsetMap:
-    cdef Checksum checksum
-    cdef Cursor cursor
-    cdef unsigned long long* words
-    cdef readonly Py_ssize_t slots
-    cdef Py_ssize_t used
-    cdef Py_ssize_t limit
-    cdef Py_ssize_t max_slots
-    cdef double load_factor
-    cdef readonly long long first_offset
-    cdef readonly long long latest_offset
-    cdef readonly long long next_offset
-    cdef readonly int stop
-    cdef unsigned long long secret_low
-    cdef unsigned long long secret_high
-    cdef unsigned long long digest_low
-    cdef unsigned long long digest_high
-    cdef bytes secret
-
-
-@cython.final
-cdef class BatchFilter:
-    cdef OffsetMap map
-    cdef OpenTransactions transactions
-    cdef Cursor cursor
-    cdef const long long[::1] kept_offsets
-    cdef long long upper_offset
-    cdef long long now_ms
-    cdef readonly long long horizon_ms
-    cdef unsigned char[::1] out
-    cdef readonly Py_ssize_t out_size
-    cdef unsigned char[::1] scratch
-    cdef unsigned char[::1] index_out
-    cdef readonly Py_ssize_t index_size
-    cdef unsigned char[::1] time_out
-    cdef readonly Py_ssize_t time_size
-    cdef long long base_offset
-    cdef long long index_interval_bytes
-    cdef long long unindexed_bytes
-    cdef readonly Py_ssize_t size
-    cdef readonly long long next_offset
-    cdef readonly long long max_timestamp
-    cdef readonly long long max_timestamp_offset
-    cdef long long time_entry
-    cdef long long time_entry_offset
-    cdef readonly int stop
-    cdef readonly long long kept
-    cdef bint has_tombstones
-    cdef readonly bint rebased
-    cdef readonly long long largest
-    cdef Py_ssize_t records_end
-    cdef readonly long long batches_read
-    cdef readonly long long records_read
-    cdef readonly long long records_kept
+cdef void place(Cursor c, object payload, Py_ssize_t start, Py_ssize_t end) except *
+cdef bint advance(Cursor c) noexcept nogil
+cdef int read_i16(const unsigned char* raw, Py_ssize_t p) noexcept nogil
+cdef long long read_u32(const unsigned char* raw, Py_ssize_t p) noexcept nogil
+cdef long long read_i32(const unsigned char* raw, Py_ssize_t p) noexcept nogil
+cdef long long read_i64(const unsigned char* raw, Py_ssize_t p) noexcept nogil
+cdef long long wrapping_sum(long long left, long long right) noexcept nogil
+cdef Py_ssize_t varint_end(const unsigned char* raw, Py_ssize_t p, Py_ssize_t end) noexcept nogil
+cdef Py_ssize_t varlong_end(const unsigned char* raw, Py_ssize_t p, Py_ssize_t end) noexcept nogil
+cdef long long zigzag(const unsigned char* raw, Py_ssize_t p, Py_ssize_t stop) noexcept nogil
+cdef int varint_size(long long value) noexcept nogil
+cdef Py_ssize_t put_varint(unsigned char* raw, Py_ssize_t p, long long value) noexcept nogil

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol
 from millstream.errors import MillstreamError
 from millstream.protocol.batch import HEADER_SIZE, BatchHeader, read_header
 from millstream.protocol.header import GOOD, REASONS, TRUNCATED
-from millstream.protocol.kernel import CALLER, FULL
+from millstream.protocol.walk_kernel import CALLER, FULL
 from millstream.storage.segment import Segment
 
 _BATCHES_AT_ONCE: Final = 8

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from millstream.protocol.kernel import BatchFilter
+from millstream.protocol.filter_kernel import BatchFilter
 from millstream.storage import names
 from millstream.storage.disk import Buffer, Disk, File
 from millstream.storage.segment import SUFFIXES

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from millstream.protocol.batch import BatchHeader, ControlMarker
-from millstream.protocol.kernel import ABORTED, ABORTING, KEPT, OpenTransactions
+from millstream.protocol.walk_kernel import ABORTED, ABORTING, KEPT, OpenTransactions
 from millstream.storage.transaction_index import AbortedTransaction
 
 if TYPE_CHECKING:

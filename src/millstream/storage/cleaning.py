@@ -11,7 +11,8 @@ from array import array
 from collections.abc import Iterator
 from typing import Final
 
-from millstream.protocol.kernel import BatchFilter, OffsetMap
+from millstream.protocol.filter_kernel import BatchFilter
+from millstream.protocol.offset_map_kernel import OffsetMap
 from millstream.storage.batch_walk import Piece, walk
 from millstream.storage.cleanable import group_segments
 from millstream.storage.cleaned_segment import CleanedSegment

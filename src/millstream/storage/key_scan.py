@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from millstream.protocol.batch import BatchHeader
 from millstream.protocol.header import GOOD, REASONS
-from millstream.protocol.kernel import FULL, OffsetMap
+from millstream.protocol.offset_map_kernel import OffsetMap
+from millstream.protocol.walk_kernel import FULL
 from millstream.storage.batch_walk import Uncleanable
 from millstream.storage.cleaned_transactions import CleanedTransactions
 from millstream.storage.payloads import Payloads

@@ -12,8 +12,8 @@ from typing import Final
 
 from millstream.protocol.batch import HEADER_SIZE, BatchHeader, seal
 from millstream.protocol.compression import compress
+from millstream.protocol.filter_kernel import BatchFilter
 from millstream.protocol.header import CODEC_MASK, DELETE_HORIZON, GOOD, REASONS
-from millstream.protocol.kernel import BatchFilter
 from millstream.storage.batch_walk import Uncleanable
 from millstream.storage.cleaned_segment import CleanedSegment
 from millstream.storage.cleaned_transactions import CleanedTransactions
