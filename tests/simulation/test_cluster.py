@@ -7,16 +7,13 @@ every fault that the durability table allows, replicas are byte-equal, transacti
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
 from tests.simulation.cluster import DURATION_S, simulate_cluster
 from tests.simulation.cluster_mutations import MUTATIONS, seeds_until_caught
 from tests.simulation.one_broker import Outcome
+from tests.simulation.seeds import failures, run_seeds, seeds_needed, totals, trace_hashes
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -26,18 +23,11 @@ MUTATION_SEEDS = 200
 
 @pytest.fixture(scope="module")
 def outcomes() -> list[Outcome]:
-    with ProcessPoolExecutor(os.cpu_count()) as executor:
-        return list(executor.map(simulate_cluster, SEEDS))
+    return run_seeds(simulate_cluster, SEEDS)
 
 
 def test_seeds_pass(outcomes: list[Outcome]) -> None:
-    failed = [
-        f"seed {outcome.seed}: {'; '.join(map(str, outcome.anomalies[:3]))}\n"
-        f"  to see it again: python -m tests.simulation cluster --seed {outcome.seed} --trace"
-        for outcome in outcomes
-        if not outcome.is_good
-    ]
-    assert not failed, "\n".join(failed)
+    assert not failures(outcomes, "cluster")
 
 
 def test_each_seed_tests_something(outcomes: list[Outcome]) -> None:
@@ -49,11 +39,7 @@ def test_each_seed_tests_something(outcomes: list[Outcome]) -> None:
 
 def test_together_they_test_everything(outcomes: list[Outcome]) -> None:
     """A simulation that stopped testing is seen."""
-    counts: Counter[str] = Counter()
-    faults: Counter[str] = Counter()
-    for outcome in outcomes:
-        counts += outcome.counts
-        faults += outcome.faults
+    counts, faults = totals(outcomes)
     for name in (
         "elections",
         "truncations",
@@ -91,15 +77,13 @@ def test_together_they_test_everything(outcomes: list[Outcome]) -> None:
 
 
 @pytest.fixture(scope="module")
-def seeds_needed() -> dict[str, int]:
-    with ProcessPoolExecutor(os.cpu_count()) as executor:
-        needed = executor.map(seeds_until_caught, MUTATIONS, [MUTATION_SEEDS] * len(MUTATIONS))
-        return dict(zip(MUTATIONS, needed, strict=True))
+def needed() -> dict[str, int]:
+    return seeds_needed(seeds_until_caught, MUTATIONS, MUTATION_SEEDS)
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
-def test_broken_cluster_is_caught(mutation: str, seeds_needed: dict[str, int]) -> None:
-    assert seeds_needed[mutation] <= MUTATION_SEEDS
+def test_broken_cluster_is_caught(mutation: str, needed: dict[str, int]) -> None:
+    assert needed[mutation] <= MUTATION_SEEDS
 
 
 def test_equal_seed_equal_trace() -> None:
@@ -108,14 +92,4 @@ def test_equal_seed_equal_trace() -> None:
         "from tests.simulation.cluster import simulate_cluster as run;"
         "print(run(3, duration_s=15.0).trace_hash)"
     )
-    hashes = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for hash_seed in ("0", "1")
-    }
-    assert len(hashes) == 1
+    assert len(trace_hashes(program)) == 1

@@ -7,16 +7,13 @@ old epochs do nothing, and committed positions outlive every death.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
 from tests.simulation.coordinator_mutations import MUTATIONS, seeds_until_caught
 from tests.simulation.exactly_once import DURATION_S, simulate_exactly_once
 from tests.simulation.one_broker import Outcome
+from tests.simulation.seeds import failures, run_seeds, seeds_needed, totals, trace_hashes
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -26,18 +23,11 @@ MUTATION_SEEDS = 40
 
 @pytest.fixture(scope="module")
 def outcomes() -> list[Outcome]:
-    with ProcessPoolExecutor(os.cpu_count()) as executor:
-        return list(executor.map(simulate_exactly_once, SEEDS))
+    return run_seeds(simulate_exactly_once, SEEDS)
 
 
 def test_seeds_pass(outcomes: list[Outcome]) -> None:
-    failed = [
-        f"seed {outcome.seed}: {'; '.join(map(str, outcome.anomalies[:3]))}\n"
-        f"  to see it again: python -m tests.simulation exactly-once --seed {outcome.seed} --trace"
-        for outcome in outcomes
-        if not outcome.is_good
-    ]
-    assert not failed, "\n".join(failed)
+    assert not failures(outcomes, "exactly-once")
 
 
 def test_each_seed_tests_something(outcomes: list[Outcome]) -> None:
@@ -58,7 +48,7 @@ def test_each_seed_tests_something(outcomes: list[Outcome]) -> None:
 
 def test_together_they_test_everything(outcomes: list[Outcome]) -> None:
     """A simulation that stopped testing is seen."""
-    counts: Counter[str] = sum((outcome.counts for outcome in outcomes), Counter())
+    counts, _ = totals(outcomes)
     for name in (
         "asked",
         "open",
@@ -75,15 +65,13 @@ def test_together_they_test_everything(outcomes: list[Outcome]) -> None:
 
 
 @pytest.fixture(scope="module")
-def seeds_needed() -> dict[str, int]:
-    with ProcessPoolExecutor(os.cpu_count()) as executor:
-        needed = executor.map(seeds_until_caught, MUTATIONS, [MUTATION_SEEDS] * len(MUTATIONS))
-        return dict(zip(MUTATIONS, needed, strict=True))
+def needed() -> dict[str, int]:
+    return seeds_needed(seeds_until_caught, MUTATIONS, MUTATION_SEEDS)
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
-def test_broken_broker_is_caught(mutation: str, seeds_needed: dict[str, int]) -> None:
-    assert seeds_needed[mutation] <= MUTATION_SEEDS
+def test_broken_broker_is_caught(mutation: str, needed: dict[str, int]) -> None:
+    assert needed[mutation] <= MUTATION_SEEDS
 
 
 def test_equal_seed_equal_trace() -> None:
@@ -92,14 +80,4 @@ def test_equal_seed_equal_trace() -> None:
         "from tests.simulation.exactly_once import simulate_exactly_once as run;"
         "print(run(3, duration_s=20.0).trace_hash)"
     )
-    hashes = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for hash_seed in ("0", "1")
-    }
-    assert len(hashes) == 1
+    assert len(trace_hashes(program)) == 1

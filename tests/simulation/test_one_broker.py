@@ -7,15 +7,12 @@ acknowledged with `flush.before.ack`, and else leaves a prefix of each log.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
 from tests.simulation.mutations import MUTATIONS, seeds_until_caught
 from tests.simulation.one_broker import DURATION_S, MIN_ACKS, Outcome, simulate
+from tests.simulation.seeds import failures, run_seeds, seeds_needed, totals, trace_hashes
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -27,18 +24,11 @@ MUTATION_SEEDS = 30
 
 @pytest.fixture(scope="module")
 def outcomes() -> list[Outcome]:
-    with ProcessPoolExecutor(os.cpu_count()) as executor:
-        return list(executor.map(simulate, SEEDS))
+    return run_seeds(simulate, SEEDS)
 
 
 def test_seeds_pass(outcomes: list[Outcome]) -> None:
-    failed = [
-        f"seed {outcome.seed}: {'; '.join(map(str, outcome.anomalies[:3]))}\n"
-        f"  to see it again: python -m tests.simulation one-broker --seed {outcome.seed} --trace"
-        for outcome in outcomes
-        if not outcome.is_good
-    ]
-    assert not failed, "\n".join(failed)
+    assert not failures(outcomes, "one-broker")
 
 
 def test_each_seed_tests_something(outcomes: list[Outcome]) -> None:
@@ -50,11 +40,7 @@ def test_each_seed_tests_something(outcomes: list[Outcome]) -> None:
 
 def test_together_they_test_everything(outcomes: list[Outcome]) -> None:
     """A simulation that stopped testing is seen."""
-    counts: Counter[str] = Counter()
-    faults: Counter[str] = Counter()
-    for outcome in outcomes:
-        counts += outcome.counts
-        faults += outcome.faults
+    counts, faults = totals(outcomes)
     for name in ("reads", "fsyncs", "power_losses", "epoch_bumps", "excused", "topics", "trims", "final"):
         assert counts[name] > 0, name
     for name in (
@@ -82,28 +68,16 @@ def test_together_they_test_everything(outcomes: list[Outcome]) -> None:
 
 
 @pytest.fixture(scope="module")
-def seeds_needed() -> dict[str, int]:
-    with ProcessPoolExecutor(os.cpu_count()) as executor:
-        needed = executor.map(seeds_until_caught, MUTATIONS, [MUTATION_SEEDS] * len(MUTATIONS))
-        return dict(zip(MUTATIONS, needed, strict=True))
+def needed() -> dict[str, int]:
+    return seeds_needed(seeds_until_caught, MUTATIONS, MUTATION_SEEDS)
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
-def test_broken_broker_is_caught(mutation: str, seeds_needed: dict[str, int]) -> None:
-    assert seeds_needed[mutation] <= MUTATION_SEEDS
+def test_broken_broker_is_caught(mutation: str, needed: dict[str, int]) -> None:
+    assert needed[mutation] <= MUTATION_SEEDS
 
 
 def test_equal_seed_equal_trace() -> None:
     """Twice, in processes whose strings hash differently."""
     program = "from tests.simulation.one_broker import simulate; print(simulate(3).trace_hash)"
-    hashes = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for hash_seed in ("0", "1")
-    }
-    assert len(hashes) == 1
+    assert len(trace_hashes(program)) == 1
