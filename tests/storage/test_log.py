@@ -223,6 +223,26 @@ def test_a_follower_that_has_no_room_goes_on_where_it_stopped(world: World) -> N
     assert offsets(log) == list(range(10))
 
 
+def test_a_follower_that_has_no_room_knows_no_epoch_of_what_it_has_not(world: World) -> None:
+    """Else it asks for the next records as one that has records of a later epoch, and can take none."""
+    log = world.open()
+    batches = []
+    for base in range(10):
+        one = batch(b"x" * 100)
+        one[0:8] = base.to_bytes(8, "big")
+        one[12:16] = (base // 2).to_bytes(4, "big")
+        batches.append(bytes(one))
+    log.append_as_follower(memoryview(batches[0]))
+    world.disk.failing_suffix, world.disk.room_bytes = ".log", 10
+    with pytest.raises(KafkaStorageError):
+        log.append_as_follower(memoryview(b"".join(batches[1:])))
+    assert log.epochs.entries == ((0, 0),)
+    world.disk.room_bytes = 1 << 62
+    log.append_as_follower(memoryview(b"".join(batches[log.end_offset :])))
+    assert offsets(log) == list(range(10))
+    assert log.epochs.entries == tuple((epoch, 2 * epoch) for epoch in range(5))
+
+
 def test_epochs_never_fall_along_a_follower(world: World) -> None:
     log = world.open()
     for base, epoch in ((0, 4), (1, 3)):

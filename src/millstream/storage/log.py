@@ -231,6 +231,7 @@ class Log:
         try:
             segment.append_run(data, run, self._config.index_interval_bytes)
         except OSError as error:
+            self.epochs.truncate_end(self.end_offset)  # a follower has records of all epochs that it knows
             raise self.storage_error(error) from error
         position = 0
         for header in run:
