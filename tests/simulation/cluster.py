@@ -153,6 +153,7 @@ class _Run:
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
         }
         session_ms, sees_death = random.choice((1500, 4000)), random.random() < 0.5
+        knows_boots, cold_probability = random.random() < 0.7, random.choice((0.0, 0.0, 0.05, 0.3))
         self.nodes = [
             Node(
                 world,
@@ -162,10 +163,13 @@ class _Run:
                 settings,
                 session_ms=session_ms,
                 sees_death=sees_death,
+                knows_boots=knows_boots,
                 faults=self.faults,
             )
             for number in range(1, (brokers or random.choice(SIZES)) + 1)
         ]
+        for node in self.nodes:
+            node.host.disk.cold_probability = cold_probability
         self.hosts: list[Host] = []
         self.lives: list[Lives] = []
         self.programs: list[Any] = []

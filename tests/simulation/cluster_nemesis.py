@@ -43,6 +43,8 @@ class ClusterNemesis:
         self._is_whole = is_whole
         self._is_flushed = is_flushed
         self._is_hurt = False
+        self._losing = 0
+        """How many brokers are about to lose unflushed records."""
         self._random = Random(world.random.getrandbits(64))
         self._faults: dict[Fault, int] = {
             self.kill: 4,
@@ -58,6 +60,9 @@ class ClusterNemesis:
             self.lose_session: 2,
             self.delay: 2,
             self.slow_disk: 1,
+            self.full_disk: 2,
+            self.failing_reads: 1,
+            self.failed_fsync: 1,
             self.clock_jump: 1,
             self.kill_all: 1,
             self.kill_beside_a_cut: 2,
@@ -73,7 +78,7 @@ class ClusterNemesis:
         working: list[asyncio.Task[None]] = []
         while self.world.now < duration_s:
             await asyncio.sleep(random.choice((0.3, 2.0, 6.0)) * random.random())
-            if self._is_hurt and self._is_whole():
+            if self._is_hurt and not self._losing and self._is_whole():
                 self._is_hurt = False
             (fault,) = random.choices(kinds, weights)
             node = self._choose()
@@ -99,12 +104,18 @@ class ClusterNemesis:
         """What was acknowledged without being flushed is on two disks at least; a third may be killed."""
         if self._is_flushed:
             return False
-        if fault == self.power_loss:
-            if not self._is_whole():
+        if fault in (self.power_loss, self.failed_fsync):
+            if self._is_hurt or not self._is_whole():
                 return True
             self._is_hurt = True
             return False
-        deadly = (self.kill, self.kill_inside_a_disk_call, self.kill_all, self.kill_beside_a_cut)
+        deadly = (
+            self.kill,
+            self.kill_inside_a_disk_call,
+            self.kill_all,
+            self.kill_beside_a_cut,
+            self.failing_reads,
+        )
         return self._is_hurt and fault in deadly
 
     def _choose(self) -> Node:
@@ -248,3 +259,31 @@ class ClusterNemesis:
         node.host.disk.slowness = self._random.uniform(5.0, 100.0)
         await self._wait(0.5, 5.0)
         node.host.disk.slowness = 1.0
+
+    async def full_disk(self, node: Node) -> None:
+        """Nothing more can be written for a while; what waits for room goes on afterwards."""
+        disk = node.host.disk
+        disk.capacity_bytes = disk.used_bytes + self._random.randint(0, 50_000)
+        await self._wait(0.5, 6.0)
+        disk.mend()
+
+    async def failing_reads(self, node: Node) -> None:
+        """Its log dir may fail, and serves again when the broker was started anew."""
+        disk = node.host.disk
+        disk.read_error_probability = self._random.choice((0.01, 0.2, 1.0))
+        await self._wait(0.2, 2.0)
+        disk.mend()
+        if self._is_flushed or not self._is_hurt:
+            node.kill(self._down_s())
+        else:
+            await node.stop(self._down_s())
+
+    async def failed_fsync(self, node: Node) -> None:
+        """After a failed fsync only a new start of the machine tells what is really on the disk."""
+        disk = node.host.disk
+        self._losing += 1
+        disk.fsync_error_probability = self._random.choice((0.05, 1.0))
+        await self._wait(0.5, 4.0)
+        await self.power_loss(node)
+        disk.mend()
+        self._losing -= 1

@@ -104,6 +104,12 @@ class Host:
         self.process: Process | None = None
         self.on_death: Callable[[], None] = lambda: None
         self._generations = 0
+        self._boots = 1
+
+    @property
+    def boot_id(self) -> str:
+        """Another one after every power loss."""
+        return f"{self.name}-boot-{self._boots}"
 
     def start(self) -> Process:
         """A new process, with nothing running in it yet."""
@@ -124,6 +130,7 @@ class Host:
         """The machine stops, and its unflushed bytes are torn."""
         self.world.log(f"{self.name} loses power")
         self._die(is_power_loss=True)
+        self._boots += 1
         self.network.power_off(self.name)
         self.disk.power_loss(self.world.random)
 

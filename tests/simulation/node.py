@@ -34,8 +34,10 @@ class Node:
         *,
         session_ms: int,
         sees_death: bool,
+        knows_boots: bool,
         faults: Counter[str],
     ) -> None:
+        """`knows_boots` says whether the broker can tell a kill from a power loss, as on Linux it can."""
         self.world = world
         self.number = number
         self.name = f"broker-{number}"
@@ -51,6 +53,7 @@ class Node:
         self._tree = tree
         self._session_ms = session_ms
         self._sees_death = sees_death
+        self._knows_boots = knows_boots
         self._faults = faults
         self._random = Random(world.random.getrandbits(64))
         self._settings = {
@@ -103,6 +106,7 @@ class Node:
             disk=process.disk,
             clock=process.clock,
             random=process.random,
+            boot_id=self.host.boot_id if self._knows_boots else "",
         )
         await broker.start()
         self.broker = broker

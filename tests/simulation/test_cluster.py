@@ -71,6 +71,9 @@ def test_together_they_test_everything(outcomes: list[Outcome]) -> None:
         "lose session",
         "delay",
         "slow disk",
+        "full disk",
+        "failing reads",
+        "failed fsync",
         "clock jump",
     ):
         assert faults[name] > 0, name
