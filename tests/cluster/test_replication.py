@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from millstream.errors import (
+    FetchSessionIdNotFound,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
     NotLeaderOrFollower,
     OffsetNotAvailable,
 )
+from millstream.protocol.messages import FetchRequest, FetchResponse
 from millstream.storage.log import Appended
-from tests.cluster.nodes import Nodes, batch, run, until
+from tests.cluster.nodes import TOPIC_ID, Nodes, batch, run, until
 
 
 def test_followers_copy_everything_and_acks_all_waits_for_them(tmp_path: Path) -> None:
@@ -543,5 +547,47 @@ def test_a_damaged_batch_is_not_copied(tmp_path: Path) -> None:
         assert nodes[2].partition(1).log.end_offset == 1  # the others go on
         assert nodes[2].partition(0).log.end_offset == 1
         assert nodes.topic.partitions[0].isr == [1]
+
+    run(test, tmp_path, count=2)
+
+
+def test_a_session_that_was_replaced_while_the_disk_was_read_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower whose connection breaks time and again while it catches up from a cold disk."""
+
+    async def test(nodes: Nodes) -> None:
+        await nodes.create(replicas=[1, 2])
+        await nodes[1].send(b"a")
+        leader, sessions = nodes[1].partition(), nodes[1].replicas.sessions
+        assert sessions is not None
+        read, may_read = leader.log.read, threading.Event()
+
+        def read_cold(*arguments: Any, nowait: bool = False, **options: Any) -> Any:
+            if nowait:
+                raise BlockingIOError
+            may_read.wait(10)
+            return read(*arguments, **options)
+
+        await nodes.stop(2)
+        monkeypatch.setattr(leader.log, "read", read_cold)
+        wanted = FetchRequest.FetchPartition(
+            partition=0, current_leader_epoch=0, fetch_offset=0, last_fetched_epoch=-1, log_start_offset=0
+        )
+        fetches: list[Any] = []
+        for _ in range(3):
+            request = FetchRequest(
+                replica_state=FetchRequest.ReplicaState(replica_id=2, replica_epoch=1000),
+                max_wait_ms=500,
+                session_epoch=0,
+                min_bytes=1,
+                topics=[FetchRequest.FetchTopic(topic_id=TOPIC_ID, partitions=[wanted])],
+            )
+            fetches.append(sessions.fetch(request))
+            await asyncio.sleep(0.05)
+        may_read.set()
+        found = await asyncio.gather(*fetches, return_exceptions=True)
+        assert [type(one) for one in found] == [FetchSessionIdNotFound, FetchSessionIdNotFound, FetchResponse]
+        assert len(leader.watchers) == 1
 
     run(test, tmp_path, count=2)

@@ -78,10 +78,12 @@ class ReplicaSession:
         self._held_timer: asyncio.TimerHandle | None = None
         self._is_woken = False
         self._is_nudged = False
+        self._is_closed = False
         self._max_bytes = 0
 
     def close(self) -> None:
         """Forget everything; a fetch that waits is told."""
+        self._is_closed = True
         for place in self._places.values():
             place.leave()
         self._places.clear()
@@ -220,6 +222,8 @@ class ReplicaSession:
             except KafkaError as error:
                 found.append((place, _refusal(place, error)))
                 continue
+            if self._is_closed:  # the follower has begun another one: its places are no more
+                raise FetchSessionIdNotFound
             data = self._read_one(place, 0, records)
             if data is not None:
                 found.append((place, data))
