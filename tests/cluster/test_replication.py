@@ -572,7 +572,12 @@ def test_a_session_that_was_replaced_while_the_disk_was_read_leaves_nothing_behi
         await nodes.stop(2)
         monkeypatch.setattr(leader.log, "read", read_cold)
         wanted = FetchRequest.FetchPartition(
-            partition=0, current_leader_epoch=0, fetch_offset=0, last_fetched_epoch=-1, log_start_offset=0
+            partition=0,
+            current_leader_epoch=0,
+            fetch_offset=0,
+            last_fetched_epoch=-1,
+            log_start_offset=0,
+            partition_max_bytes=1 << 20,
         )
         fetches: list[Any] = []
         for _ in range(3):
