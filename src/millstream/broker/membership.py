@@ -92,6 +92,7 @@ class Membership:
             rack=self._config["broker.rack"],
             peer_listener=self._peer_listener,
             was_clean=was_clean,
+            min_insync_replicas=self._config.started_with("min.insync.replicas"),
         )
         path = self._path
         patience_s = 2 * self._config["registry.session.timeout.ms"] / 1000

@@ -90,6 +90,8 @@ class BrokerNode:
     peer_listener: str = ""
     """The name of the listener that is for brokers."""
     is_stopping: bool = False
+    min_insync_replicas: int = field(default=1, compare=False)
+    """What it was started with. Only the controller knows."""
 
     @property
     def peer_endpoint(self) -> Endpoint | None:

@@ -79,6 +79,10 @@ class BrokerConfig:
         """The value that holds now; KeyError for a name that is no broker key."""
         return self._values[name]
 
+    def started_with(self, name: str) -> Any:
+        """The value that was given at the start, or the default, whatever was set since."""
+        return self._static.values.get(name, BROKER_KEYS[name].default)
+
     def for_name(self, name: str) -> Any:
         """The value of a name that may be given for one listener only; None if it is not."""
         return self._values.get(name)

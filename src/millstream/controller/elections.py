@@ -13,9 +13,9 @@ is to change. What it rests on:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from millstream.cluster.metadata import NO_LEADER, PartitionState
 from millstream.errors import ElectionNotNeeded, EligibleLeadersNotAvailable, PreferredLeaderNotAvailable
@@ -26,7 +26,10 @@ class Rules:
     """What of a topic's configuration elections depend on."""
 
     min_isr: int = 1
+    """The largest of min.insync.replicas, where brokers have different ones."""
     allows_unclean: bool = False
+    min_isrs: Mapping[int, int] = field(default_factory=dict)
+    """Each broker's own, where they differ."""
 
 
 NOBODY: frozenset[int] = frozenset()
@@ -38,6 +41,18 @@ def with_isr(state: PartitionState, isr: list[int], rules: Rules) -> PartitionSt
     if len(isr) < min(rules.min_isr, len(state.replicas)):
         eligible = _in_order(state, (set(state.isr) | set(state.eligible)) - set(isr))
     return replace(state, isr=isr, eligible=eligible)
+
+
+def settled(state: PartitionState, rules: Rules) -> PartitionState:
+    """The state in which nobody is eligible if its leader can commit with the ISR alone.
+
+    `with_isr` reckons with the largest min.insync.replicas there is; what counts is the leader's own.
+    """
+    if not state.eligible or not state.isr or state.leader not in rules.min_isrs:
+        return state
+    if len(state.isr) < min(rules.min_isrs[state.leader], len(state.replicas)):
+        return state
+    return replace(state, eligible=[])
 
 
 def without(state: PartitionState, gone: AbstractSet[int], rules: Rules) -> PartitionState:

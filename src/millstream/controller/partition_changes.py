@@ -14,6 +14,7 @@ from millstream.controller.elections import (
     after_changes,
     elected,
     preferred,
+    settled,
     stepping_down,
     uncleanly,
 )
@@ -146,7 +147,8 @@ class PartitionChanges:
                 rules = picture.rules(topic)
                 state = altered(state, proposal, epochs, unfit, rules)
                 fit = picture.candidates_for(topic, index, picture.candidates)
-                decisions[topic_id, index] = Decision(topic, index, reassignment.finished(state, fit, rules))
+                state = settled(reassignment.finished(state, fit, rules), rules)
+                decisions[topic_id, index] = Decision(topic, index, state)
                 answers.append((topic, index))
             except KafkaError as error:
                 answers.append(error)
@@ -177,7 +179,7 @@ class PartitionChanges:
                 rules = picture.rules(topic)
                 state = uncleanly(state, fit, rules) if is_unclean else preferred(state, fit)
                 outcomes[place] = None
-                decisions.append(Decision(topic, place.partition, state))
+                decisions.append(Decision(topic, place.partition, settled(state, rules)))
             except KafkaError as error:
                 outcomes[place] = error
         await self._ledger.decide(decisions)
@@ -202,6 +204,7 @@ class PartitionChanges:
                     reassignment.check_target(state, target, picture.brokers.keys(), may_resize=may_resize)
                     moved = reassignment.begun(state, target, fit, rules)
                 outcomes[place] = None
+                moved = settled(moved, rules)
                 if moved != state:
                     decisions.append(Decision(topic, place.partition, moved))
             except KafkaError as error:
@@ -224,7 +227,8 @@ class PartitionChanges:
             if state.leader != state.replicas[0] and not reassignment.is_moving(state):
                 try:
                     fit = picture.candidates_for(topic, index, candidates)
-                    decisions.append(Decision(topic, index, preferred(state, fit)))
+                    led = settled(preferred(state, fit), picture.rules(topic))
+                    decisions.append(Decision(topic, index, led))
                 except KafkaError:
                     continue
         await self._ledger.decide(decisions)
@@ -272,6 +276,6 @@ class PartitionChanges:
         among: Iterator[tuple[Topic, int, PartitionState]] | None = None,
     ) -> Iterator[Decision]:
         for topic, index, state in self._picture.partitions() if among is None else among:
-            decided = decide(topic, index, state)
+            decided = settled(decide(topic, index, state), self._picture.rules(topic))
             if decided is not state and decided != state:
                 yield Decision(topic, index, decided)

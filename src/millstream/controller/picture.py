@@ -10,7 +10,10 @@ from millstream.cluster.metadata import BrokerNode, PartitionState, Topic
 from millstream.config.broker import BrokerConfig
 from millstream.config.topic import TOPIC_KEYS
 from millstream.controller.elections import NOBODY, Rules
+from millstream.controller.tree import DEFAULT_BROKER
 from millstream.errors import UnknownTopicId, UnknownTopicOrPartition
+
+MIN_ISR = "min.insync.replicas"
 
 Replica = tuple[UUID, int]
 """A partition, by its topic's id and its number."""
@@ -107,10 +110,23 @@ class Picture:
         """
         if self.min_isr_set_at >= 0 and self._is_applied(self.min_isr_set_at):
             self.min_isr_set_at = -1
-        return Rules(
-            self._value(topic, "min.insync.replicas") if self.min_isr_set_at < 0 else 1,
-            bool(self._value(topic, "unclean.leader.election.enable")),
-        )
+        allows_unclean = bool(self._value(topic, "unclean.leader.election.enable"))
+        if self.min_isr_set_at >= 0:
+            return Rules(1, allows_unclean)
+        if MIN_ISR in topic.overrides or not self.brokers:
+            return Rules(self._value(topic, MIN_ISR), allows_unclean)
+        own = self._min_isrs()
+        largest = max(own.values())
+        return Rules(largest, allows_unclean, own if min(own.values()) < largest else {})
+
+    def _min_isrs(self) -> dict[int, int]:
+        """What each live broker takes for min.insync.replicas, where a topic does not say it."""
+        every = self.configs.get(DEFAULT_BROKER, {}).get(MIN_ISR)
+        found = {}
+        for broker_id, node in self.brokers.items():
+            text = self.configs.get(str(broker_id), {}).get(MIN_ISR, every)
+            found[broker_id] = node.min_insync_replicas if text is None else int(text)
+        return found
 
     def _value(self, topic: Topic, name: str) -> int:
         text = topic.overrides.get(name)

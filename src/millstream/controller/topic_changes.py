@@ -15,7 +15,7 @@ from millstream.config.log import check_topic_overrides
 from millstream.controller import tree
 from millstream.controller.feed import Feed
 from millstream.controller.ledger import Decision, Ledger
-from millstream.controller.picture import Picture
+from millstream.controller.picture import MIN_ISR, Picture
 from millstream.controller.reading import partition_numbers
 from millstream.controller.topics import NewTopic, check_new_name, more_partitions, new_topic
 from millstream.errors import InvalidConfig, TopicDeletionDisabled, UnknownTopicOrPartition
@@ -23,8 +23,6 @@ from millstream.model import NO_UUID, encode_uuid
 from millstream.registry.contract import Registry
 
 log = logging.getLogger(__name__)
-
-MIN_ISR = "min.insync.replicas"
 
 Alteration = Callable[[Mapping[str, str]], Mapping[str, str]]
 """From what is set to what shall be set."""

@@ -77,7 +77,8 @@ class SeenNode(msgspec.Struct):
 class BrokerIdNode(msgspec.Struct):
     """A live broker's addresses, and whether all that it wrote before its last stop is still there.
 
-    `peer_listener` names the endpoint that is for other brokers.
+    `peer_listener` names the endpoint that is for other brokers. `min_insync_replicas` is what it was started
+    with, for topics that do not say it themselves.
     """
 
     endpoints: list[str]
@@ -89,6 +90,7 @@ class BrokerIdNode(msgspec.Struct):
     version: int = 5
     peer_listener: str = ""
     was_clean: bool = False
+    min_insync_replicas: int = 1
 
 
 class ProducerIdBlock(msgspec.Struct):
@@ -164,4 +166,11 @@ def broker_of(broker_id: int, node: BrokerIdNode, epoch: int) -> BrokerNode:
         name, _, address = text.partition("://")
         host, _, port = address.rpartition(":")
         endpoints.append(Endpoint(name, host.strip("[]"), int(port)))
-    return BrokerNode(broker_id, tuple(endpoints), node.rack, epoch, node.peer_listener)
+    return BrokerNode(
+        broker_id,
+        tuple(endpoints),
+        node.rack,
+        epoch,
+        node.peer_listener,
+        min_insync_replicas=node.min_insync_replicas,
+    )
