@@ -132,6 +132,7 @@ class World:
             cluster_id=str(options.get("cluster_id", "cluster")),
             broker_id=int(options.get("broker_id", 1)),
             random=Random(2),
+            boot_id=str(options.get("boot_id", "")),
         )
         store.open()
         store.accept_new_dirs()

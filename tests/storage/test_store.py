@@ -427,6 +427,23 @@ def test_a_dir_that_takes_no_new_log_is_passed_over(world: World, error: int, fa
     store.close()
 
 
+def test_a_dir_whose_fsync_failed_has_not_kept_all_though_the_machine_runs_on(world: World) -> None:
+    """The kernel gives up what it could not write: what a process read of it may be gone for the next."""
+    world.store(boot_id="x").close(clean=False)
+    store = world.store(boot_id="x")
+    assert store.kept_all
+    log = store.create(PARTITION, TOPIC_ID, SMALL)
+    fill(log, 5)
+    world.disk.fails_fsync = True
+    with pytest.raises(KafkaStorageError):
+        log.flush()
+    world.disk.fails_fsync = False
+    store.close()
+    store = world.store(boot_id="x")
+    assert not store.kept_all
+    store.close()
+
+
 def test_a_new_log_does_not_go_on_in_the_folder_of_one_that_could_not_be_renamed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

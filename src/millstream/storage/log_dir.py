@@ -118,6 +118,18 @@ class LogDir:
         if boot_id and found != boot_id:
             self._disk.replace_file(path, boot_id.encode())
 
+    def fail(self) -> None:
+        """Serve nothing more. The next process cannot count on what this one wrote, though the machine runs on.
+
+        A kernel that could not write something gives it up. So the mark of the boot goes, if it can: it is
+        enough that the next process does not see it.
+        """
+        self.has_failed = True
+        try:
+            self._disk.remove(f"{self.path}/{names.BOOT_FILE}")
+        except OSError:
+            pass  # there is none, or nothing can be written at all: then the next process cannot start here
+
     def partition_folders(self) -> tuple[list[tuple[TopicPartition, str]], list[str]]:
         """The folders of logs, with their names, and those that wait for removal."""
         logs: list[tuple[TopicPartition, str]] = []

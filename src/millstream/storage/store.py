@@ -546,7 +546,7 @@ class Store:
     def _dir_failed(self, folder: LogDir, error: OSError) -> None:
         if folder.has_failed:
             return
-        folder.has_failed = True
+        folder.fail()
         log.error("the log dir %s has failed: %s", folder.path, error)
         for one in self._logs_of(folder):
             one.failure = one.failure or f"the log dir {folder.path} has failed: {error}"
