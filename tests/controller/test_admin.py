@@ -19,6 +19,8 @@ from millstream.errors import (
     NetworkException,
     NoReassignmentInProgress,
     NotController,
+    NotLeaderOrFollower,
+    UnknownTopicId,
     UnknownTopicOrPartition,
 )
 from millstream.protocol.messages import (
@@ -33,6 +35,10 @@ from millstream.protocol.messages import (
     ClusterStateResponse,
     CreateTopicsRequest,
     CreateTopicsResponse,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
     DescribeClusterRequest,
     DescribeClusterResponse,
     ElectLeadersRequest,
@@ -46,6 +52,7 @@ from millstream.protocol.messages import (
 )
 from millstream.protocol.schema import Request, Response
 from tests.controller.cluster import Cluster
+from tests.storage.logs import batch
 
 Test = Callable[[Cluster], Coroutine[Any, Any, None]]
 Run = Callable[[Test], None]
@@ -122,6 +129,81 @@ def test_topics_are_made_through_any_broker_that_is_asked_for_them(run: Run) -> 
         assert [topic.error_code for topic in refused.topics] == [NotController.code]
         created = await ask(cluster.controller, asked, CreateTopicsResponse)
         assert [topic.error_code for topic in created.topics] == [0]
+
+    run(test)
+
+
+def test_a_topic_that_was_made_is_known_to_the_broker_that_says_so(run: Run) -> None:
+    """Also if it loses its session, and with it the office, between the decision and the answer."""
+
+    async def test(cluster: Cluster) -> None:
+        controller = cluster.controller
+        applying, apply, may_apply = asyncio.Event(), controller.cluster_state._apply, asyncio.Event()
+
+        async def apply_later(response: ClusterStateResponse) -> None:
+            applying.set()
+            await may_apply.wait()
+            await apply(response)
+
+        controller.cluster_state._apply = apply_later  # type: ignore[method-assign]
+        asked = CreateTopicsRequest(
+            topics=[CreateTopicsRequest.CreatableTopic(name="t", num_partitions=1, replication_factor=1)]
+        )
+        creation = asyncio.create_task(ask(controller, asked, CreateTopicsResponse))
+        await cluster.until(lambda: "t" in controller.controller.term.picture.topics)
+        cluster.lose(controller.config.node_id)
+        await asyncio.sleep(0.3)
+        assert not creation.done()
+        may_apply.set()
+        assert [topic.error_code for topic in (await creation).topics] == [0]
+        assert "t" in controller.metadata.topics
+
+    run(test)
+
+
+def test_a_broker_that_is_not_the_controller_knows_nothing_of_a_topics_absence(run: Run) -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.create("t")
+        follower = cluster.follower
+        follower.metadata.remove("t")  # as if it had not heard of it yet
+        by_name = DeleteTopicsRequest(topics=[DeleteTopicsRequest.DeleteTopicState(name="t")])
+        refused = await ask(follower, by_name, DeleteTopicsResponse)
+        assert [topic.error_code for topic in refused.responses] == [NotController.code]
+        controller = cluster.controller
+        topic = controller.metadata.topic("t")
+        controller.metadata.remove("t")
+        by_id = DeleteTopicsRequest(topics=[DeleteTopicsRequest.DeleteTopicState(topic_id=topic.topic_id)])
+        deleted = await ask(controller, by_id, DeleteTopicsResponse)
+        assert [(each.error_code, each.name) for each in deleted.responses] == [(0, "t")]
+        for request, code in ((by_name, UnknownTopicOrPartition.code), (by_id, UnknownTopicId.code)):
+            again = await ask(controller, request, DeleteTopicsResponse)
+            assert [each.error_code for each in again.responses] == [code]
+
+    run(test)
+
+
+def test_a_leader_that_may_have_been_replaced_deletes_no_records(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(cluster: Cluster) -> None:
+        leader, other = cluster.controller.config.node_id, cluster.follower.config.node_id
+        await cluster.create("t", assignment={0: [leader, other]})
+        partition = cluster.brokers[leader].replicas.leader("t", 0)
+        partition.append(batch(b"a"), 1, 9)
+        await cluster.until(lambda: partition.high_watermark == 1)
+        monkeypatch.setattr(cluster.registries[leader], "session_deadline", lambda: float("-inf"))
+        wanted = DeleteRecordsRequest(
+            topics=[
+                DeleteRecordsRequest.DeleteRecordsTopic(
+                    name="t",
+                    partitions=[DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=1)],
+                )
+            ],
+            timeout_ms=1000,
+        )
+        refused = await ask(cluster.brokers[leader], wanted, DeleteRecordsResponse)
+        assert refused.topics[0].partitions[0].error_code == NotLeaderOrFollower.code
+        assert partition.log.start_offset == 0
 
     run(test)
 

@@ -50,15 +50,26 @@ class ControllerLink:
         broker = self._broker
         if broker.controller.is_active:
             try:
-                return await broker.controller.create_topic(wanted)
+                await broker.controller.create_topic(wanted)
             except TopicAlreadyExists:
-                return await self._known(wanted.name)
+                pass
+            return await self._known(wanted.name)
         timeout_ms: int = broker.config["controller.socket.timeout.ms"]
         response = await self.ask(_creation(wanted, timeout_ms), CreateTopicsResponse, timeout_ms)
         (result,) = response.topics
         if result.error_code not in (0, TopicAlreadyExists.code):
             raise error_for(result.error_code)(result.error_message)
         return await self._known(wanted.name)
+
+    async def until_known(self, name: str) -> None:
+        """Wait, not for long, until this broker knows a topic that was made.
+
+        A controller's answer waits for that already, but not once it holds the office no more.
+        """
+        try:
+            await self._known(name)
+        except RequestTimedOut as error:
+            log.warning("%s", error.message)
 
     async def _known(self, name: str) -> Topic:
         """A topic that the controller knows, as soon as this broker does."""

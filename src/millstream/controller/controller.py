@@ -16,6 +16,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
 from typing import TypeVar
+from uuid import UUID
 
 from millstream.clock import Clock
 from millstream.cluster.metadata import PartitionState, Topic
@@ -253,6 +254,15 @@ class Controller:
         """Make a topic, and answer when it can be produced to."""
         await self._until_followed()
         return await self.and_applied(lambda: self.term.topics.create(wanted, validate_only))
+
+    async def topic(self, name: str | None, topic_id: UUID) -> Topic:
+        """The topic of a name, or of an id where there is none, as the controller knows it."""
+
+        async def find() -> Topic:
+            picture = self.term.picture
+            return picture.topic_by_id(topic_id) if name is None else picture.topic(name)
+
+        return await self.in_turn(find)
 
     async def delete_topic(self, topic: Topic) -> None:
         await self.and_applied(lambda: self.term.topics.delete(topic))

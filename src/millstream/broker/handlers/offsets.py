@@ -141,6 +141,7 @@ async def delete_records(ctx: Context, req: DeleteRecordsRequest) -> DeleteRecor
             answer.partitions.append(result)
             try:
                 partition = ctx.broker.replicas.leader(topic.name, wanted.partition_index)
+                partition.check_lease()
                 if not partition.log.config.deletes_old:
                     raise PolicyViolation(f"{topic.name!r} is compacted only: its records cannot be deleted")
                 offset = partition.high_watermark if wanted.offset == HIGH_WATERMARK else wanted.offset

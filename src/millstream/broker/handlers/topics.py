@@ -42,6 +42,8 @@ async def create_topics(ctx: Context, req: CreateTopicsRequest) -> CreateTopicsR
             topic = await ctx.broker.controller.create_topic(
                 _new_topic(wanted), validate_only=req.validate_only
             )
+            if not req.validate_only:
+                await ctx.broker.controller_link.until_known(topic.name)
             _describe(ctx, result, topic)
         except KafkaError as error:
             result.error_code = error.code
@@ -92,8 +94,7 @@ async def delete_topics(ctx: Context, req: DeleteTopicsRequest) -> DeleteTopicsR
         try:
             if (name is None) == (topic_id == NO_UUID):
                 raise InvalidRequest("a topic is deleted by name or by id, not both")
-            metadata = ctx.broker.metadata
-            topic = metadata.topic_by_id(topic_id) if name is None else metadata.topic(name)
+            topic = await ctx.broker.controller.topic(name, topic_id)
             result.name, result.topic_id = topic.name, topic.topic_id
             try:
                 await ctx.broker.controller.delete_topic(topic)
