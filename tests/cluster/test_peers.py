@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from millstream.cluster import peers
 from millstream.cluster.peers import COPYING
 from millstream.errors import BrokerNotAvailable, NetworkException
 from millstream.protocol.messages import FetchRequest, FetchResponse
@@ -87,5 +89,30 @@ def test_links_are_closed_with_their_broker(tmp_path: Path) -> None:
         with pytest.raises(NetworkException):
             await ask(nodes, 2)
         await until(lambda: not nodes[2].listener.connections)
+
+    run(test, tmp_path, count=2)
+
+
+def test_a_connection_to_a_broker_that_moved_meanwhile_is_let_go_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(nodes: Nodes) -> None:
+        connect, may_connect = peers.connect, asyncio.Event()
+
+        async def connect_later(*arguments: Any, **options: Any) -> Any:
+            await may_connect.wait()
+            return await connect(*arguments, **options)
+
+        monkeypatch.setattr(peers, "connect", connect_later)
+        asking = asyncio.create_task(ask(nodes, 2))
+        await asyncio.sleep(0.05)
+        nodes[2].epoch = nodes.next_epoch()  # it registered anew, at the same place
+        nodes.tell_brokers()
+        may_connect.set()
+        with pytest.raises(NetworkException):
+            await asking
+        await until(lambda: not nodes[2].listener.connections)
+        await ask(nodes, 2)
+        assert len(nodes[2].listener.connections) == 1
 
     run(test, tmp_path, count=2)

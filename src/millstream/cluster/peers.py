@@ -49,6 +49,7 @@ class Link:
         self._pause_s = FIRST_PAUSE_S
         self._not_before = float("-inf")
         self._lost_at: float | None = None
+        self._is_over = False
 
     async def request(self, request: Request, answer: type[R], timeout_ms: float) -> R:
         """Ask, and await the answer; retriable errors if the broker cannot be reached."""
@@ -80,6 +81,9 @@ class Link:
                 self._not_before = peers.clock.monotonic() + self._pause_s * peers.random.uniform(0.8, 1.2)
                 self._pause_s = min(self._pause_s * 2, MAX_PAUSE_S)
                 raise
+            if self._is_over:
+                connection.abort()
+                raise NetworkException(f"broker {self.broker_id} has moved")
             for request in INTERNAL_REQUESTS:  # served there, and never advertised
                 connection.api_versions[request.key] = request.versions
             self._pause_s = FIRST_PAUSE_S
@@ -107,12 +111,14 @@ class Link:
             return True
 
     async def close(self) -> None:
+        self._is_over = True
         if self._connection is not None:
             await self._connection.close()
             self._connection = None
 
     def abort(self) -> None:
-        """Close without waiting; what is under way fails."""
+        """Close for good, without waiting; what is under way fails."""
+        self._is_over = True
         if self._connection is not None:
             self._connection.abort()
             self._connection = None
