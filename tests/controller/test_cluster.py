@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from millstream.controller import tree
+from millstream.cluster.metadata import BrokerNode
+from millstream.controller import term, tree
+from millstream.controller.reading import read_brokers
 from millstream.controller.topics import NewTopic
 from millstream.errors import (
     ElectionNotNeeded,
@@ -27,6 +29,7 @@ from millstream.protocol.messages import (
     ClusterStateRequest,
     ControlledShutdownRequest,
 )
+from millstream.registry.contract import Registry
 from tests.controller.cluster import Cluster
 
 Test = Callable[[Cluster], Coroutine[Any, Any, None]]
@@ -198,6 +201,39 @@ def test_whatever_comes_from_an_earlier_epoch_is_refused(run_in_memory: Run) -> 
         # One that follows a later controller makes this one resign.
         assert await poll(old_epoch, 7) == StaleControllerEpoch.code
         assert not controller.is_active
+
+    run_in_memory(test)
+
+
+def test_a_strange_node_among_the_brokers_stands_in_nobodys_way(run: Run) -> None:
+    async def test(cluster: Cluster) -> None:
+        registry = cluster.registries[cluster.controller.config.node_id]
+        await registry.create(f"{tree.BROKERS}/stranger", b"{}")
+        await registry.create(f"{tree.BROKERS}/77", b"not json")
+        gone = cluster.follower.config.node_id
+        await cluster.stop(gone)
+        await cluster.until(lambda: gone not in cluster.controller.metadata.brokers)
+        assert 77 not in cluster.controller.metadata.brokers
+
+    run(test)
+
+
+def test_brokers_that_could_not_be_looked_at_are_looked_at_again(
+    run_in_memory: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(cluster: Cluster) -> None:
+        failures = iter([ValueError("a defect")])
+
+        async def read(registry: Registry) -> dict[int, tuple[BrokerNode, bool]]:
+            for failure in failures:
+                raise failure
+            return await read_brokers(registry)
+
+        gone = cluster.follower.config.node_id
+        monkeypatch.setattr(term, "read_brokers", read)
+        await cluster.stop(gone)
+        await cluster.until(lambda: gone not in cluster.controller.metadata.brokers)
+        assert next(failures, None) is None
 
     run_in_memory(test)
 

@@ -181,6 +181,11 @@ class Controller:
                 if isinstance(error, BadVersion) and error.path == tree.CONTROLLER_EPOCH:
                     self._resign("another one has taken its place")
                 raise
+            except KafkaError:
+                raise
+            except Exception:  # a defect: what was being decided may be half done
+                self._is_unsure = True
+                raise
 
         try:
             return await self._turns.take(decide_in_office)
@@ -220,6 +225,8 @@ class Controller:
                 await self.in_turn(_nothing)
         except KafkaError as error:
             log.info("brokers are looked at later: %s", error.message)
+        except Exception:
+            log.exception("looking at the brokers failed; it will be tried again")
         finally:
             self._is_looking = False
 

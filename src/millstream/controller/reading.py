@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -9,6 +10,8 @@ import msgspec
 from millstream.cluster.metadata import BrokerNode, Topic
 from millstream.controller import tree
 from millstream.registry.contract import Delete, Node, NoNode, Operation, Registry
+
+log = logging.getLogger(__name__)
 
 CHUNK = 1000
 """How many nodes are read at once."""
@@ -39,9 +42,13 @@ async def read_brokers(registry: Registry) -> dict[int, tuple[BrokerNode, bool]]
     brokers = {}
     nodes = await _read(registry, (f"{tree.BROKERS}/{name}" for name in names))
     for name, found in zip(names, nodes, strict=True):
-        if found is not None:
+        if found is None:
+            continue
+        try:
             node = msgspec.json.decode(found.data, type=tree.BrokerIdNode)
             brokers[int(name)] = tree.broker_of(int(name), node, found.created), node.was_clean
+        except ValueError as error:  # msgspec's errors are some, too
+            log.warning("%s/%s is no broker's registration: %s", tree.BROKERS, name, error)
     return brokers
 
 
