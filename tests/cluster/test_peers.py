@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from millstream.client.connection import connect
 from millstream.cluster import peers
 from millstream.cluster.peers import COPYING
-from millstream.errors import BrokerNotAvailable, NetworkException
+from millstream.errors import BrokerNotAvailable, KafkaError, NetworkException
 from millstream.protocol.messages import FetchRequest, FetchResponse
 from tests.cluster.nodes import Nodes, run, until
 
@@ -97,7 +99,7 @@ def test_a_connection_to_a_broker_that_moved_meanwhile_is_let_go_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(nodes: Nodes) -> None:
-        connect, may_connect = peers.connect, asyncio.Event()
+        may_connect = asyncio.Event()
 
         async def connect_later(*arguments: Any, **options: Any) -> Any:
             await may_connect.wait()
@@ -116,3 +118,23 @@ def test_a_connection_to_a_broker_that_moved_meanwhile_is_let_go_of(
         assert len(nodes[2].listener.connections) == 1
 
     run(test, tmp_path, count=2)
+
+
+def test_a_connection_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+    async def test(nodes: Nodes) -> None:
+        held: list[asyncio.StreamWriter] = []
+        silent = await asyncio.start_server(lambda _, writer: held.append(writer), "127.0.0.1", 0)
+        port = silent.sockets[0].getsockname()[1]
+        node = nodes[2].node
+        nodes[1].metadata.brokers[2] = replace(node, endpoints=(replace(node.endpoints[0], port=port),))
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        with pytest.raises(KafkaError):
+            await ask(nodes, 2)
+        assert loop.time() - started < 1
+        silent.close()
+        for writer in held:
+            writer.close()
+            await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+
+    run(test, tmp_path, count=2, socket_connection_setup_timeout_ms="200")

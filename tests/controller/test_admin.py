@@ -23,6 +23,7 @@ from millstream.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
+from millstream.model import NO_UUID
 from millstream.protocol.messages import (
     INTERNAL_REQUESTS,
     AlterConfigsRequest,
@@ -166,13 +167,15 @@ def test_a_broker_that_is_not_the_controller_knows_nothing_of_a_topics_absence(r
         await cluster.create("t")
         follower = cluster.follower
         follower.metadata.remove("t")  # as if it had not heard of it yet
-        by_name = DeleteTopicsRequest(topics=[DeleteTopicsRequest.DeleteTopicState(name="t")])
+        wanted = DeleteTopicsRequest.DeleteTopicState(name="t", topic_id=NO_UUID)
+        by_name = DeleteTopicsRequest(topics=[wanted], timeout_ms=1000)
         refused = await ask(follower, by_name, DeleteTopicsResponse)
         assert [topic.error_code for topic in refused.responses] == [NotController.code]
         controller = cluster.controller
         topic = controller.metadata.topic("t")
         controller.metadata.remove("t")
-        by_id = DeleteTopicsRequest(topics=[DeleteTopicsRequest.DeleteTopicState(topic_id=topic.topic_id)])
+        wanted = DeleteTopicsRequest.DeleteTopicState(topic_id=topic.topic_id)
+        by_id = DeleteTopicsRequest(topics=[wanted], timeout_ms=1000)
         deleted = await ask(controller, by_id, DeleteTopicsResponse)
         assert [(each.error_code, each.name) for each in deleted.responses] == [(0, "t")]
         for request, code in ((by_name, UnknownTopicOrPartition.code), (by_id, UnknownTopicId.code)):

@@ -8,7 +8,10 @@ from millstream.config.checks import Matches, Range, at_least
 from millstream.config.keys import MAX_INT, ConfigKey
 from millstream.config.listeners import LISTENER_LIST, PROTOCOL_MAP
 
-ALONE = "brokers do not connect to each other yet"
+SHORT = (
+    "controller.socket.timeout.ms and replica.socket.timeout.ms say it; what the controller must hear soon"
+    " has shorter limits of its own"
+)
 ONE_LOOP = "a broker is one event loop; run several brokers to use more cores"
 
 NETWORK_KEYS = (
@@ -162,21 +165,21 @@ NETWORK_KEYS = (
         "int",
         30_000,
         "How long the broker waits for the answer to a request of its own to another broker.",
-        idle=ALONE,
+        idle=SHORT,
     ),
     ConfigKey(
         "socket.connection.setup.timeout.max.ms",
         "long",
         30_000,
         "The longest time the broker waits for a connection of its own, after repeated failures.",
-        idle=ALONE,
+        idle="the time does not grow",
     ),
     ConfigKey(
         "socket.connection.setup.timeout.ms",
         "long",
         10_000,
-        "How long the broker waits for a connection of its own to be made.",
-        idle=ALONE,
+        "How long the broker waits for a connection of its own to another broker to be made; never longer"
+        " than 3 s, after which it tries again.",
     ),
     ConfigKey(
         "socket.listen.backlog.size",

@@ -119,7 +119,7 @@ class LogDir:
             self._disk.replace_file(path, boot_id.encode())
 
     def fail(self) -> None:
-        """Serve nothing more. The next process cannot count on what this one wrote, though the machine runs on.
+        """Serve nothing more; nor can the next process count on what this one wrote, if the machine runs on.
 
         A kernel that could not write something gives it up. So the mark of the boot goes, if it can: it is
         enough that the next process does not see it.
