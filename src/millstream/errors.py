@@ -65,6 +65,12 @@ class CorruptMessage(KafkaError, code=2, retriable=True):
     """The records do not match their checksum, or are not valid record batches."""
 
 
+class BadRecords(CorruptMessage):
+    """The broker checks what it sends, so trying again gives the same bytes. Seek past them to go on."""
+
+    retriable = False
+
+
 class UnknownTopicOrPartition(KafkaError, code=3, retriable=True):
     """This broker does not host that topic or partition."""
 

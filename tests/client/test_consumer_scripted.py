@@ -191,6 +191,38 @@ def test_a_new_leader_is_asked_whether_it_has_what_was_read() -> None:
     asyncio.run(body())
 
 
+def test_the_leader_that_an_answer_names_is_asked_at_once() -> None:
+    """KIP-951: no Metadata request is needed, and would not help while it still names the old leader."""
+
+    async def body() -> None:
+        script = Script()
+
+        def moved(request: FetchRequest) -> FetchResponse:
+            leader = FetchResponse.LeaderIdAndEpoch(leader_id=2, leader_epoch=1)
+            answer = fetched(request, error=NotLeaderOrFollower.code, current_leader=leader)
+            answer.node_endpoints = [
+                FetchResponse.NodeEndpoint(node_id=2, host="127.0.0.1", port=script.brokers[2].port)
+            ]
+            return answer
+
+        async with cluster(script) as bootstrap, consumer_of(bootstrap) as consumer:
+            assert offsets(await read(consumer, 20, max_records=20)) == list(range(20))
+            asked_before = metadata_requests(script)
+            script.answers[1] = [moved] * 100
+            began = time.monotonic()
+            assert offsets(await read(consumer, 80)) == list(range(20, 100))
+            assert time.monotonic() - began < 2
+            assert metadata_requests(script) == asked_before
+            assert script.fetches[-1][0] == 2
+
+    asyncio.run(body())
+
+
+def metadata_requests(script: Script) -> int:
+    seen = [request for broker in script.brokers.values() for _, request in broker.seen]
+    return sum(isinstance(request, MetadataRequest) for request in seen)
+
+
 @pytest.mark.parametrize("policy", ["earliest", "none"])
 def test_a_new_leader_that_lost_what_was_read_is_noticed(policy: str) -> None:
     async def body() -> None:

@@ -215,3 +215,25 @@ def test_agrees_with_the_other_decoder(values: list[bytes | None]) -> None:
             for r in module.RecordReader("t", 0, memoryview(data), 0, len(values))
         ]
         assert ours == theirs
+
+
+def test_batch_by_batch_with_headers(kernel: Any) -> None:
+    first, second = (
+        bytes(
+            encode_batch(
+                [Record(value=b"%d" % n, timestamp=1) for n in range(start, start + 5)],
+                base_offset=start,
+                leader_epoch=start,
+                codec=codec,
+            )
+        )
+        for start, codec in ((0, Codec.NONE), (5, Codec.ZSTD))
+    )
+    reader = kernel.RecordReader("t", 3, memoryview(first + second), 2, 10)
+    assert [record.offset for record in reader.take_batch()] == [2, 3, 4]
+    assert reader.header.leader_epoch == 0
+    assert [record.offset for record in reader.take(1)] == [5]
+    assert [record.offset for record in reader.take_batch()] == [6, 7, 8, 9]
+    assert (reader.header.leader_epoch, reader.header.attributes & 7) == (5, Codec.ZSTD)
+    assert reader.take_batch() == []
+    assert reader.is_done

@@ -255,6 +255,7 @@ class AsyncConsumer(ConsumerQueries):
     async def poll(self, max_records: int = 500, timeout: float = 1.0) -> list[Record]:
         """The next records, at most so many; an empty list if none come within `timeout` seconds."""
         self._check_open()
+        check_max_records(max_records)
         return await self._flow.poll(max_records, Deadline(timeout * 1000))
 
     def __aiter__(self) -> AsyncConsumer:
@@ -369,6 +370,11 @@ class AsyncConsumer(ConsumerQueries):
             TopicPartition(*partition): each if isinstance(each, Committed) else Committed(each, -1, "")
             for partition, each in offsets.items()
         }
+
+
+def check_max_records(max_records: int) -> None:
+    if max_records < 0:
+        raise ValueError(f"max_records is not negative, but {max_records} was given")
 
 
 def _take_exception(task: asyncio.Task[Any]) -> None:

@@ -6,8 +6,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from millstream.client.subscription import Assignment
-from millstream.errors import MillstreamError
-from millstream.protocol.columns import BinaryColumn, Columns
+from millstream.errors import BadRecords, CorruptMessage, MillstreamError
+from millstream.protocol.columns import BinaryColumn, Columns, decode_columns
+from millstream.protocol.consumer_kernel import RecordReader
+from millstream.protocol.fetched import MAX_DECOMPRESSED_BYTES, payload_of, readable_batches
+from millstream.protocol.header import GOOD, BatchHeader
+from millstream.protocol.kernel import append_records
 from millstream.protocol.plain_columns import fetched_columns
 
 if TYPE_CHECKING:
@@ -51,7 +55,12 @@ def take_arrow(assignment: Assignment) -> pyarrow.RecordBatch:
     while assignment.ready and rows < ENOUGH_ROWS:
         reader = assignment.ready[0]
         if not reader.is_done:
-            columns = fetched_columns(reader.data, reader.position, reader.end_offset, reader.aborted)
+            try:
+                columns = _columns(reader)
+            except BadRecords:
+                if batches:
+                    break  # what was taken comes first; the next call meets the bad ones
+                raise
             reader.skip(columns.next_offset)
             if len(columns):
                 batches.append(to_arrow(columns, reader.topic, reader.partition))
@@ -63,6 +72,37 @@ def take_arrow(assignment: Assignment) -> pyarrow.RecordBatch:
     if not batches:
         return pa.RecordBatch.from_pylist([], schema=arrow_schema())
     return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+
+
+def _columns(reader: RecordReader) -> Columns:
+    """What is left of an answer, up to a batch that cannot be read; BadRecords if that is the first."""
+    try:
+        return fetched_columns(reader.data, reader.position, reader.end_offset, reader.aborted)
+    except CorruptMessage as error:
+        header, at = _first_bad(reader)
+        if header is None or header.base_offset <= reader.position:
+            raise BadRecords(f"partition {reader.topic}-{reader.partition}, {error.message}") from None
+        good = decode_columns(
+            reader.data[:at],
+            from_offset=reader.position,
+            aborted=reader.aborted,
+            with_headers=True,
+            verify_crc=False,
+        )
+        good.next_offset = header.base_offset
+        return good
+
+
+def _first_bad(reader: RecordReader) -> tuple[BatchHeader | None, int]:
+    """The header of the first batch that cannot be read, and its place."""
+    for header, at in readable_batches(reader.data, reader.position, reader.aborted, False, False):
+        try:
+            payload, start = payload_of(reader.data, header, at, MAX_DECOMPRESSED_BYTES)
+        except CorruptMessage:
+            return header, at
+        if append_records([], payload, header, reader.position, start) != GOOD:
+            return header, at
+    return None, 0
 
 
 def to_arrow(columns: Columns, topic: str, partition: int) -> pyarrow.RecordBatch:

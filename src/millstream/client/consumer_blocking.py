@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from queue import SimpleQueue
 from re import Pattern
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from millstream.client.consumer import AsyncConsumer, Offsets
+from millstream.client.consumer import AsyncConsumer, Offsets, check_max_records
 from millstream.client.consumer_options import ConsumerArguments
 from millstream.client.face import Closed, LoopThread
 from millstream.client.group_metadata import GroupMetadata
@@ -101,6 +101,8 @@ class Consumer:
             while (call := calls.get()) is not None:
                 self._answer(*call)
             return future.result()
+        except CancelledError:
+            raise Closed("the consumer was closed") from None  # by another thread, meanwhile
         except BaseException:
             future.cancel()
             raise
@@ -181,6 +183,7 @@ class Consumer:
 
     def poll(self, max_records: int = 500, timeout: float = 1.0) -> list[Record]:
         """The next records, at most so many; an empty list if none come within `timeout` seconds."""
+        check_max_records(max_records)
         return self._flow.take(max_records) or self._serve(self._core.poll(max_records, timeout))
 
     def __iter__(self) -> Iterator[Record]:

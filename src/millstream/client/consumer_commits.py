@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 
 from millstream.client.coordinator_link import PASSING, CoordinatorLink
 from millstream.client.deadline import Deadline
 from millstream.client.errors import raise_for
 from millstream.client.group_metadata import GroupMetadata
 from millstream.client.group_offsets import NAMES_UNTIL, Committed
-from millstream.errors import IllegalGeneration, KafkaError, RebalanceInProgress, StaleMemberEpoch
+from millstream.errors import (
+    IllegalGeneration,
+    KafkaError,
+    RebalanceInProgress,
+    RequestTimedOut,
+    StaleMemberEpoch,
+)
 from millstream.model import TopicPartition
 from millstream.protocol.messages import OffsetCommitRequest, OffsetCommitResponse
 
@@ -32,7 +39,7 @@ class Commits:
         """
         if not offsets:
             return
-        async with self._order:
+        async with self._turn(deadline):
             while True:
                 identity = self._identity()
                 try:
@@ -50,6 +57,21 @@ class Commits:
                 if deadline.has_passed:
                     raise failure
                 await self._link.pause()
+
+    @asynccontextmanager
+    async def _turn(self, deadline: Deadline) -> AsyncIterator[None]:
+        """Behind the commits that were begun before, which may wait for longer than this one."""
+        try:
+            async with asyncio.timeout(deadline.remaining_ms / 1000):
+                await self._order.acquire()
+        except TimeoutError:
+            raise RequestTimedOut(
+                f"not committed in {deadline.timeout_ms:.0f} ms: another commit is still under way"
+            ) from None
+        try:
+            yield
+        finally:
+            self._order.release()
 
     async def _ask(
         self, identity: GroupMetadata, offsets: Mapping[TopicPartition, Committed], deadline: Deadline

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from millstream.errors import CorruptMessage, MillstreamError, OffsetOutOfRange
+from millstream.errors import BadRecords as BadRecords
+from millstream.errors import MillstreamError, OffsetOutOfRange
 from millstream.model import TopicPartition
 
 
@@ -21,12 +22,6 @@ class LogTruncated(OffsetOutOfRange):
         super().__init__(message)
         self.partition = partition
         self.diverging_offset = diverging_offset
-
-
-class BadRecords(CorruptMessage):
-    """The broker checks what it sends, so trying again gives the same bytes. Seek past them to go on."""
-
-    retriable = False
 
 
 class NotSubscribed(MillstreamError):

@@ -37,17 +37,22 @@ class RecordFlow:
     # ---------------------------------------------------------------- on the event loop
 
     async def poll(self, max_records: int, deadline: Deadline) -> list[Record]:
+        if self._assignment.has_room_again:
+            await self._let_fetch()
         records = self.take(max_records)
-        if records:
-            if self._assignment.has_room_again:
-                await asyncio.sleep(0)  # the next Fetch is on its way while the caller works
-            return records
-        while True:
+        while not records and not self._has_ended:
             await self._poll_point.attend()
             records = self._assignment.take(max_records)
             if records or deadline.has_passed:
-                return records
+                break
             await self._poll_point.wait(deadline.remaining_ms / 1000)
+        return records
+
+    @staticmethod
+    async def _let_fetch() -> None:
+        """Let the next Fetch leave. Nothing is awaited once records were taken: whoever cancels a poll
+        would lose them."""
+        await asyncio.sleep(0)
 
     async def next(self) -> Record | None:
         """The next record, however long it takes; None at the end."""
@@ -65,12 +70,12 @@ class RecordFlow:
     async def poll_arrow(self, deadline: Deadline) -> pyarrow.RecordBatch:
         from millstream.client.consumer_arrow import take_arrow
 
+        await self._let_fetch()
         while True:
             if self._poll_point.is_due:
                 await self._poll_point.attend()
             batch = take_arrow(self._assignment)
-            if batch.num_rows or deadline.has_passed:
-                await asyncio.sleep(0)
+            if batch.num_rows or deadline.has_passed or self._has_ended:
                 return batch
             await self._poll_point.wait(deadline.remaining_ms / 1000)
 

@@ -16,6 +16,17 @@ IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
 GroupProtocol: TypeAlias = Literal["classic", "consumer"]
 
 RESETS: dict[str, int | None] = {"earliest": EARLIEST, "latest": LATEST, "none": None}
+POSITIVE = (
+    "auto_commit_interval_ms",
+    "session_timeout_ms",
+    "heartbeat_interval_ms",
+    "max_poll_interval_ms",
+    "fetch_max_bytes",
+    "partition_max_bytes",
+    "buffer_bytes",
+    "request_timeout_ms",
+    "metadata_max_age_ms",
+)
 ISOLATION_LEVELS = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
 
 
@@ -82,6 +93,14 @@ class ConsumerOptions:
             raise ValueError(f"assignors is empty: name one of {', '.join(ASSIGNORS)}")
         for name in self.assignors:
             _check("assignors", name, ASSIGNORS)
+        if self.group is not None and not self.group:
+            raise ValueError("group is a name, or None for a consumer without one")
+        for option in POSITIVE:
+            if getattr(self, option) <= 0:
+                raise ValueError(f"{option} is more than 0, not {getattr(self, option)}")
+        for option in ("fetch_min_bytes", "fetch_max_wait_ms"):
+            if getattr(self, option) < 0:
+                raise ValueError(f"{option} is not negative, but {getattr(self, option)} was given")
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             raise ValueError("heartbeat_interval_ms must be less than session_timeout_ms")
         if self.group_instance_id is not None and self.group is None:

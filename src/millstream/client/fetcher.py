@@ -16,7 +16,7 @@ from millstream.client.errors import NoSuchTopic, raise_for
 from millstream.client.fetch_lane import Flight, Lane
 from millstream.client.fetch_session import FetchSession, Wanted
 from millstream.client.fetching import LAST_VERSION_WITH_NAMES
-from millstream.client.metadata import Partition
+from millstream.client.metadata import Node, Partition
 from millstream.client.poll_point import PollPoint
 from millstream.client.subscription import NOT_KNOWN, Assignment, PartitionState
 from millstream.errors import (
@@ -24,6 +24,7 @@ from millstream.errors import (
     InvalidFetchSessionEpoch,
     KafkaError,
     OffsetOutOfRange,
+    error_for,
 )
 from millstream.model import NO_UUID, TopicPartition
 from millstream.protocol.consumer_kernel import RecordReader
@@ -252,7 +253,7 @@ class Fetcher:
             for part in topic.partitions:
                 asked = flight.state(TopicPartition(name, part.partition_index))
                 if asked is not None:
-                    self._take(asked, part)
+                    self._take(asked, part, response.node_endpoints)
         self._poll_point.wake()
 
     async def _ask(self, lane: Lane, node: int, session: FetchSession, flight: Flight) -> FetchResponse:
@@ -279,12 +280,16 @@ class Fetcher:
         raise_for(response.error_code, None, f"a fetch from broker {node}")
         return response
 
-    def _take(self, state: PartitionState, part: FetchResponse.PartitionData) -> None:
+    def _take(
+        self,
+        state: PartitionState,
+        part: FetchResponse.PartitionData,
+        endpoints: Sequence[FetchResponse.NodeEndpoint],
+    ) -> None:
         if part.error_code:
-            try:
-                raise_for(part.error_code, None, f"partition {state.partition}")
-            except KafkaError as error:
-                self._failed(state, error)
+            if part.current_leader is None or not self._follow(state, part.current_leader, endpoints):
+                kind = error_for(part.error_code)
+                self._failed(state, kind(f"partition {state.partition}: {kind().message}"))
             return
         state.high_watermark = part.high_watermark
         state.last_stable_offset = part.last_stable_offset
@@ -315,6 +320,18 @@ class Fetcher:
             state,
         )
         self._assignment.put(state, reader)
+
+    def _follow(
+        self,
+        state: PartitionState,
+        leader: FetchResponse.LeaderIdAndEpoch,
+        endpoints: Sequence[FetchResponse.NodeEndpoint],
+    ) -> bool:
+        """Turn to the leader that an answer names (KIP-951) at once; false if that is no news."""
+        nodes = [Node(each.node_id, each.host, each.port, each.rack) for each in endpoints]
+        topic, index = state.partition
+        state.preferred_replica = -1
+        return self._cluster.metadata.take_leader(topic, index, leader.leader_id, leader.leader_epoch, nodes)
 
     def _failed(self, state: PartitionState, error: KafkaError) -> None:
         if not isinstance(error, OffsetOutOfRange):

@@ -96,9 +96,13 @@ class PollPoint:
             return  # whoever left it has gone
         try:
             await work()
-        finally:
-            if done is not None and not done.done():
-                done.set_result(None)
+        except asyncio.CancelledError:
+            self._due.appendleft((work, done))  # the poll was given up, not its work: the next one does it
+            raise
+        except BaseException:
+            _end(done)
+            raise
+        _end(done)
 
     async def wait(self, timeout_seconds: float) -> None:
         """Until there is something new, at most so long."""
@@ -114,3 +118,8 @@ class PollPoint:
         finally:
             self.is_waiting = False
             self.has_polled()
+
+
+def _end(done: asyncio.Future[None] | None) -> None:
+    if done is not None and not done.done():
+        done.set_result(None)

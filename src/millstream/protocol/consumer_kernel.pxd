@@ -37,6 +37,7 @@ cdef class RecordReader(Cursor):
     cdef object key_of
     cdef object value_of
     cdef object batches
+    cdef readonly object header
     cdef long long from_offset
     cdef const unsigned char[::1] payload
     cdef Py_ssize_t end

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from millstream.errors import CorruptMessage
+from millstream.errors import BadRecords, CorruptMessage
 from millstream.protocol.fetched import MAX_DECOMPRESSED_BYTES, payload_of, readable_batches
 from millstream.protocol.header import (
     BAD_COUNT,
@@ -121,8 +121,9 @@ class RecordReader(Cursor):
     lie that are never seen. `leader_epoch` is that of the batch last looked into, -1 before.
 
     The batches were checked when they came (checksums, continuity): `end_offset` is the offset after
-    the last good one. A record that cannot be deserialised raises what the function raised and is not
-    passed: the next call meets it again.
+    the last good one. A record that cannot be deserialised raises what the function raised, a batch whose
+    compressed records are broken raises BadRecords, and neither is passed: the next call meets it again.
+    `header` is that of the batch last looked into.
     """
 
     topic: str
@@ -137,6 +138,7 @@ class RecordReader(Cursor):
     key_of: Any
     value_of: Any
     batches: Any
+    header: Any
     from_offset: int
     payload: Any
     end: int
@@ -171,6 +173,7 @@ class RecordReader(Cursor):
         self.owner = owner
         self.size_bytes = len(data)
         self.leader_epoch = -1
+        self.header = None
         self.is_done = False
         self.is_bad = False
         self.left = 0
@@ -195,6 +198,20 @@ class RecordReader(Cursor):
                     break
                 records.append(record)
                 count -= 1
+        except Exception:
+            if not records:
+                raise
+        return records
+
+    def take_batch(self) -> list[Record]:
+        """What is left of one batch, whose header is `header` then; nothing behind the last."""
+        records: list[Record] = []
+        try:
+            while not records or self.left > 0:
+                record = _next(self)
+                if record is None:
+                    break
+                records.append(record)
         except Exception:
             if not records:
                 raise
@@ -228,12 +245,17 @@ def _open(r: RecordReader) -> cython.bint:
     """Go on to the next batch; false if there is none."""
     if r.is_done:
         return False
-    found = next(r.batches, None)
-    if found is None:
-        _finish(r)
-        return False
-    header: BatchHeader = found[0]
-    payload, start = payload_of(r.data, header, found[1], MAX_DECOMPRESSED_BYTES)
+    try:
+        found = next(r.batches, None)
+        if found is None:
+            _finish(r)
+            return False
+        header: BatchHeader = found[0]
+        payload, start = payload_of(r.data, header, found[1], MAX_DECOMPRESSED_BYTES)
+    except CorruptMessage as error:
+        r.batches = readable_batches(r.data, r.position, r.aborted, False, False)
+        raise BadRecords(f"partition {r.topic}-{r.partition}, {error.message}") from None
+    r.header = header
     r.payload = payload
     if cython.compiled:
         r.raw = cython.address(r.payload[0])
@@ -322,7 +344,7 @@ def _headers(r: RecordReader, count: cython.longlong) -> tuple:  # type: ignore[
 def _bad(r: RecordReader, start: cython.Py_ssize_t, reason: cython.int) -> object:
     r.at = start
     r.is_bad = False
-    return CorruptMessage(
+    return BadRecords(
         f"partition {r.topic}-{r.partition}, the batch at offset {r.base_offset}: {REASONS[reason]}"
     )
 
