@@ -88,8 +88,8 @@ class Batch(Outcome):
         """Itself, or those that stand in its place."""
         return [leaf for part in self.parts for leaf in part.leaves] if self.parts else [self]
 
-    def seal(self, codec: Codec, level: int | None) -> bytearray:
-        """Close it and compress its records; the batch but for its stamp."""
+    def packed(self, codec: Codec, level: int | None) -> bytearray:
+        """Close it and compress its records; the batch but for its stamp. May run in another thread."""
         builder = self.builder
         self.count = builder.count
         data = builder.take()
@@ -97,7 +97,6 @@ class Batch(Outcome):
             packed = compress(codec, memoryview(data)[HEADER_SIZE:], level)
             data = bytearray(HEADER_SIZE)
             data += packed
-        self.data = data
         return data
 
     def stamp(self, codec: Codec, *, is_transactional: bool) -> bytearray:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from millstream.client.consumer import AsyncConsumer, Offsets, check_max_records
 from millstream.client.consumer_options import ConsumerArguments
-from millstream.client.face import Closed, LoopThread
+from millstream.client.face import LoopThread, tell_of_fork
 from millstream.client.group_metadata import GroupMetadata
 from millstream.client.group_offsets import Committed
 from millstream.client.offsets import Found
@@ -57,6 +57,11 @@ class Consumer:
             self._thread.close()
             raise
         self._flow = self._core._flow
+        tell_of_fork(self)
+
+    def forked(self) -> None:
+        """Called in a process that was forked off: what was fetched ahead is the other process's to read."""
+        self._flow.stop()
 
     def __enter__(self) -> Consumer:
         return self
@@ -92,7 +97,7 @@ class Consumer:
         """Run a coroutine on the loop and, while waiting, call back whom it wants called."""
         if self._thread.is_closed:
             work.close()
-            raise Closed("the consumer was closed")
+            raise self._thread.closed("the consumer")
         calls: Calls = SimpleQueue()
         outer, self._calls = self._calls, calls
         future = asyncio.run_coroutine_threadsafe(work, self._thread.loop)
@@ -102,7 +107,7 @@ class Consumer:
                 self._answer(*call)
             return future.result()
         except CancelledError:
-            raise Closed("the consumer was closed") from None  # by another thread, meanwhile
+            raise self._thread.closed("the consumer") from None  # by another thread, meanwhile
         except BaseException:
             future.cancel()
             raise

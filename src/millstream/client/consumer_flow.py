@@ -31,8 +31,12 @@ class RecordFlow:
 
     def end(self) -> None:
         """No more records are to be handed out."""
-        self._has_ended = True
+        self.stop()
         self._poll_point.wake()
+
+    def stop(self) -> None:
+        """Hand out nothing more, in a process in which nobody waits."""
+        self._has_ended = True
 
     # ---------------------------------------------------------------- on the event loop
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from millstream.errors import MillstreamError, RequestTimedOut
 
@@ -20,6 +22,23 @@ class Closed(MillstreamError):
     """The object was closed; it takes no more calls."""
 
 
+_LIVE: WeakSet[Any] = WeakSet()
+
+
+def tell_of_fork(owner: Any) -> None:
+    """Have `owner.forked()` called in a process that was forked off: its threads do not run there."""
+    _LIVE.add(owner)
+
+
+def _forked() -> None:
+    for owner in list(_LIVE):
+        owner.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
 class LoopThread:
     """Runs coroutines for threads that block until they are done.
 
@@ -31,6 +50,8 @@ class LoopThread:
         self._loop = _new_event_loop()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._is_closed = False
+        self._is_elsewhere = False
+        tell_of_fork(self)
         self._thread.start()
 
     @property
@@ -40,6 +61,20 @@ class LoopThread:
     @property
     def is_closed(self) -> bool:
         return self._is_closed
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this is called on the loop: by a callback."""
+        return threading.current_thread() is self._thread
+
+    def forked(self) -> None:
+        self._is_closed = self._is_elsewhere = True
+
+    def closed(self, what: str) -> Closed:
+        """The error for a call that comes too late."""
+        if self._is_elsewhere:
+            return Closed(f"{what} belongs to the process before the fork: make one of your own")
+        return Closed(f"{what} is closed")
 
     def _main(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -60,8 +95,8 @@ class LoopThread:
         """
         if self._is_closed:
             work.close()
-            raise Closed("it is closed already")
-        if threading.current_thread() is self._thread:
+            raise self.closed("it")
+        if self.is_current:
             work.close()
             raise RuntimeError("a blocking call from its own event loop would never end")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -90,7 +125,7 @@ class LoopThread:
             return
         self._is_closed = True
         self._loop.call_soon_threadsafe(self._loop.stop)
-        if threading.current_thread() is not self._thread:
+        if not self.is_current:
             self._thread.join()
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
-from millstream.client.face import Closed, LoopThread
+from millstream.client.face import LoopThread, tell_of_fork
 from millstream.client.group_metadata import GroupMetadata
 from millstream.client.producer import CLOSE_SECONDS, AsyncProducer
 from millstream.client.producer_buffer import BufferFull, Headers
@@ -46,6 +46,7 @@ class Producer:
         self._is_closed = False
         self._thread = LoopThread("millstream-producer")
         self._wake_is_due = False
+        tell_of_fork(self)
         try:
             self._thread.run(self._start(), self._max_block)
         except BaseException:
@@ -94,7 +95,7 @@ class Producer:
         While the buffer is full it waits, for at most `max_block_ms`; then it raises BufferFull.
         """
         if self._is_closed:
-            raise Closed("the producer is closed")
+            raise self._thread.closed("the producer")
         if self._serialize is not None and value is not None:
             value = self._serialize(value)
         if self._serialize_key is not None and key is not None:
@@ -114,7 +115,7 @@ class Producer:
             if left <= 0 or not room.wait(left):
                 raise BufferFull(f"there was no room for more records in {self._max_block} seconds")
             if self._is_closed:
-                raise Closed("the producer is closed")
+                raise self._thread.closed("the producer")
             try:
                 with self._lock:
                     return self._append(*record)
@@ -196,7 +197,7 @@ class Producer:
     def begin_transaction(self) -> None:
         """Let the records and offsets from now on be written together or not at all."""
         if self._is_closed:
-            raise Closed("the producer is closed")
+            raise self._thread.closed("the producer")
         self._core.begin_transaction()
 
     def commit_transaction(self, timeout: float | None = None) -> None:
@@ -239,6 +240,10 @@ class Producer:
     ) -> None:
         self.close()
 
+    def forked(self) -> None:
+        """Called in a process that was forked off: what was sent is the other process's to write."""
+        self._is_closed = True
+
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Write what was sent, for at most `timeout` seconds, then let go of everything.
 
@@ -246,6 +251,8 @@ class Producer:
         """
         if self._is_closed:
             return
+        if self._thread.is_current:
+            raise RuntimeError("a delivery's callback cannot close its producer, which would wait for itself")
         self._is_closed = True
         try:
             self._thread.run(self._core.close(timeout), timeout + CLOSE_SECONDS)

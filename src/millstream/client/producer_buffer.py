@@ -103,6 +103,8 @@ class RecordBuffer:
         """
         if timestamp_ms is None:
             timestamp_ms = self._now_ms()
+        elif timestamp_ms < 0:
+            raise ValueError(f"a timestamp is not negative, but {timestamp_ms} was given")
         place = self.topics.get(topic)
         if place is None or not place.count:
             return self._set_aside(topic, key, value, partition, timestamp_ms, headers)

@@ -67,11 +67,17 @@ class Outcome:
 class Unplaced(Outcome):
     """Records that wait until their topic is known: they move to batches, or fail together."""
 
-    __slots__ = ("error",)
+    __slots__ = ("error", "has_moved")
 
     def __init__(self) -> None:
         super().__init__()
         self.error: Exception | None = None
+        self.has_moved = False
+
+    def add_waiter(self, waiter: Callable[[], object]) -> None:
+        super().add_waiter(waiter)
+        if self.has_moved:  # between the waiter's look at where its record is and now
+            self._call_waiters()
 
     def fail(self, error: Exception) -> None:
         self.error = error
@@ -79,6 +85,7 @@ class Unplaced(Outcome):
 
     def moved(self) -> None:
         """The deliveries have other outcomes now: let those who wait look again."""
+        self.has_moved = True
         self._call_waiters()
 
     def delivered(self, index: int, timestamp_ms: int) -> Delivered:
@@ -172,13 +179,13 @@ async def settled(outcomes: Iterable[Outcome], timeout: float) -> None:
             for outcome in outcomes:
                 if not outcome.is_done:
                     known: asyncio.Future[None] = loop.create_future()
-                    outcome.add_waiter(partial(_set, known))
+                    outcome.add_waiter(partial(_resolve, loop, known))
                     await known
     except TimeoutError:
         raise RequestTimedOut(f"records were still on their way after {timeout:g} seconds") from None
 
 
-def _resolve(loop: asyncio.AbstractEventLoop, known: asyncio.Future[None], _: Delivery) -> None:
+def _resolve(loop: asyncio.AbstractEventLoop, known: asyncio.Future[None], *_: Delivery) -> None:
     if asyncio._get_running_loop() is loop:
         _set(known)
     else:

@@ -14,6 +14,7 @@ from millstream.client.producer_buffer import RecordBuffer
 from millstream.client.producer_identity import Identity
 from millstream.client.producer_line import Line
 from millstream.client.producer_request import Flight, produce_request
+from millstream.client.producer_sealing import Sealing
 from millstream.client.producer_settings import ProducerSettings
 from millstream.errors import KafkaError, NetworkException, RequestTimedOut
 from millstream.protocol.messages import MetadataRequest, MetadataResponse
@@ -38,6 +39,7 @@ class Sender:
         self._identity = identity
         self._loop = asyncio.get_running_loop()
         self.answers = Answers(buffer, settings, cluster.metadata, self._loop)
+        self._sealing = Sealing(buffer, settings, self.answers, self._loop, self.wake)
         self._flights: dict[int, int] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
         self._not_before: dict[str, float] = {}
@@ -94,14 +96,17 @@ class Sender:
                         self._buffer.active.pop(line, None)
             return expires_at
         settings = self._settings
-        if not line.may_send(settings.max_in_flight, is_idempotent=settings.is_idempotent):
-            return expires_at
         due_at = line.retry_at
         batch = line.queue[0]
         if batch is line.open and not self.flushes and self._buffer.has_room():
             due_at = max(due_at, batch.created_at + settings.linger_ms / 1000)
+        self._sealing.look_ahead(line, is_due=due_at <= now)
+        if not line.may_send(settings.max_in_flight, is_idempotent=settings.is_idempotent):
+            return expires_at
         if due_at > now:
             return min(due_at, expires_at)
+        if not self._sealing.may_leave(batch):
+            return expires_at  # a thread is at it
         if not self._has_identity(line):
             self._start("identity", self._identify)
             return expires_at
@@ -166,6 +171,7 @@ class Sender:
                 if (
                     line.queue
                     and line.queue[0] is not line.open
+                    and self._sealing.may_leave(line.queue[0])
                     and line.may_send(settings.max_in_flight, is_idempotent=settings.is_idempotent)
                 ):
                     again.append(line)
@@ -179,8 +185,8 @@ class Sender:
             batch = line.take()
             buffer.active.pop(line, None)
             buffer.active[line] = None
-        if batch.data is None:
-            buffer.recharge(batch, len(batch.seal(settings.codec, settings.compression_level)))
+        if not self._sealing.seal(line, batch):
+            return
         is_transactional = settings.transactional_id is not None
         if settings.is_idempotent:
             line.number(
@@ -337,6 +343,7 @@ class Sender:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._sealing.close()
         for name in self._buffer.unknown_topics():
             self._buffer.fail_topic(name, error)
         for batch in list(self._buffer.incomplete):

@@ -17,6 +17,10 @@ MAX_IN_FLIGHT_IDEMPOTENT = 5
 """A broker remembers so many batches of a producer: what it would recognise when it is sent again."""
 
 
+LEVELS = {Codec.GZIP: (-1, 9), Codec.LZ4: (1, 17), Codec.ZSTD: (-131072, 22)}
+"""From the fastest to the smallest, as Kafka has them."""
+
+
 class ProducerOptions(TypedDict, total=False):
     """The keyword arguments of Producer and AsyncProducer; ProducerSettings says what they mean."""
 
@@ -82,6 +86,11 @@ class ProducerSettings:
             raise ValueError(f"acks is 'all', 1 or 0, not {self.acks!r}")
         if self.compression.upper() not in Codec.__members__:
             raise ValueError(f"compression is none, gzip, snappy, lz4 or zstd, not {self.compression!r}")
+        if self.compression_level is not None:
+            least, most = LEVELS.get(self.codec, (1, 0))
+            if not least <= self.compression_level <= most:
+                allowed = f"{least} to {most}" if least <= most else "not given"
+                raise ValueError(f"with {self.compression}, compression_level is {allowed}")
         if self.is_idempotent and self.acks not in ("all", -1):
             raise ValueError("an idempotent or transactional producer needs acks='all'")
         if self.transactional_id is not None and not self.is_idempotent:
@@ -91,6 +100,12 @@ class ProducerSettings:
             raise ValueError(f"max_in_flight is 1 to {most}, not {self.max_in_flight}")
         if self.batch_bytes < 0 or self.linger_ms < 0 or self.retries < 0:
             raise ValueError("batch_bytes, linger_ms and retries are not negative")
+        if self.retry_backoff_ms < 0 or self.retry_backoff_max_ms < 0:
+            raise ValueError("retry_backoff_ms and retry_backoff_max_ms are not negative")
+        if min(self.request_timeout_ms, self.max_block_ms, self.transaction_timeout_ms) <= 0:
+            raise ValueError("request_timeout_ms, max_block_ms and transaction_timeout_ms are more than 0")
+        if self.transactional_id is not None and not self.transactional_id:
+            raise ValueError("transactional_id is a name, or None for a producer without transactions")
         if self.batch_bytes > self.max_request_bytes or self.max_request_bytes > self.buffer_bytes:
             raise ValueError("batch_bytes <= max_request_bytes <= buffer_bytes must hold")
         if self.delivery_timeout_ms <= self.linger_ms:

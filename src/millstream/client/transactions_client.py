@@ -1,6 +1,6 @@
 """Transactions of a producer: what may be done when, and what errors lead to.
 
-ready -> open -> committing -> ready
+ready -> open -> flushing -> committing -> ready
            \\------> aborting -> ready        after an error of a record or an offset, only this way
 any state -> lost                             another producer has the transactional id
 """
@@ -55,9 +55,14 @@ class NoTransaction(MillstreamError):
 class State(Enum):
     READY = "ready"
     OPEN = "open"
+    FLUSHING = "flushing"
     COMMITTING = "committing"
     ABORTING = "aborting"
     LOST = "lost"
+
+
+RUNNING = (State.OPEN, State.FLUSHING, State.COMMITTING)
+"""While records of the transaction may be written."""
 
 
 class Transactions:
@@ -107,7 +112,7 @@ class Transactions:
 
     def may_send(self, line: Line) -> bool:
         """Whether a line's partition is part of the transaction; if not, it is made one."""
-        if self.error is not None or self.state not in (State.OPEN, State.COMMITTING):
+        if self.error is not None or self.state not in RUNNING:
             return False
         partition = TopicPartition(line.topic, line.index)
         if self._coordinator.is_version_2 or partition in self._added:
@@ -132,13 +137,13 @@ class Transactions:
             self._wake()
 
     def may_retry(self, _: Batch) -> bool:
-        return self.error is None and self.state in (State.OPEN, State.COMMITTING)
+        return self.error is None and self.state in RUNNING
 
     def on_refused(self, batch: Batch, error: Exception) -> None:
         """A batch failed: nothing but an abort can follow."""
         if batch.base_sequence != UNNUMBERED:
             self._must_raise_epoch = True
-        if self.state in (State.OPEN, State.COMMITTING):
+        if self.state in RUNNING:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
@@ -195,12 +200,22 @@ class Transactions:
         if self.state not in (State.OPEN, State.COMMITTING):
             raise InvalidTxnState("no transaction is open")
         if self.state is State.OPEN:
-            await self._flush(deadline.remaining_ms / 1000)
+            await self._write_all(deadline)
         self._check_alive()
         self.state = State.COMMITTING
         if self._is_started:
             await self._end(deadline, is_commit=True)
         self.state = State.READY
+
+    async def _write_all(self, deadline: Deadline) -> None:
+        """Write what was sent. What other threads send meanwhile is refused: it might come too late."""
+        with self._buffer.lock:
+            self.state = State.FLUSHING
+        try:
+            await self._flush(deadline.remaining_ms / 1000)
+        finally:
+            if self.state is State.FLUSHING:
+                self.state = State.OPEN
 
     def _check_alive(self) -> None:
         if self.state is State.LOST:
@@ -220,7 +235,9 @@ class Transactions:
             if place.aside:
                 self._buffer.fail_topic(place.name, TransactionAborted("the transaction is aborted"))
         if self._adding is not None:
-            await asyncio.wait([self._adding])
+            done, _ = await asyncio.wait([self._adding], timeout=deadline.remaining_ms / 1000)
+            if not done:
+                raise RequestTimedOut(f"not aborted in {deadline.timeout_ms:.0f} ms")
         await settled(list(self._buffer.incomplete), deadline.remaining_ms / 1000)
         if self._is_started:
             await self._end(deadline, is_commit=False)

@@ -1,0 +1,304 @@
+"""Producers among impatient callers, several threads, forks and broken codecs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from millstream import AsyncProducer, Closed, Consumer, NoTransaction, Producer
+from millstream.client import batch_builder
+from millstream.client.producer_delivery import Unplaced
+from millstream.errors import MillstreamError, RequestTimedOut
+from millstream.protocol.compression import compress
+from tests.client.consuming import new_topic
+from tests.client.logs import values_in
+from tests.conftest import Name
+
+
+def run(work: Any) -> Any:
+    return asyncio.run(asyncio.wait_for(work, 60))
+
+
+@pytest.fixture
+def topic(own_bootstrap: str) -> str:
+    name: str = run(new_topic(own_bootstrap, 1, "hostile"))
+    return name
+
+
+def test_one_who_waits_for_records_that_have_just_been_placed_is_told() -> None:
+    """A thread may ask for a result at the moment at which the topic becomes known."""
+    unplaced, told = Unplaced(), []
+    unplaced.moved()
+    unplaced.add_waiter(lambda: told.append(True))
+    assert told == [True]
+
+
+def test_slow_compression_does_not_hold_up_the_loop(
+    own_bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[int] = set()
+
+    def slow(*arguments: Any) -> Any:
+        threads.add(threading.get_ident())
+        time.sleep(0.3)
+        return compress(*arguments)
+
+    monkeypatch.setattr(batch_builder, "compress", slow)
+
+    async def main() -> None:
+        async with AsyncProducer(own_bootstrap, compression="gzip", linger_ms=0) as producer:
+            await producer.send(topic, b"first")
+            threads.clear()
+            deliveries = [producer.send(topic, b"%d" % n * 30_000) for n in range(4)]
+            worst, began = 0.0, time.monotonic()
+            while not all(delivery.done() for delivery in deliveries):
+                before = time.monotonic()
+                await asyncio.sleep(0.005)
+                worst = max(worst, time.monotonic() - before)
+            assert worst < 0.2
+            assert time.monotonic() - began < 10
+            assert [(await delivery).offset for delivery in deliveries] == [1, 2, 3, 4]
+
+    run(main())
+    assert threading.get_ident() not in threads
+    assert values_in(own_bootstrap, topic)[0][1:] == [b"%d" % n * 30_000 for n in range(4)]
+
+
+@pytest.mark.parametrize("size", [10, 60_000])
+def test_records_that_cannot_be_compressed_fail_and_nothing_else_does(
+    own_bootstrap: str, topic: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_broken = True
+
+    def sometimes(*arguments: Any) -> Any:
+        if is_broken:
+            raise MemoryError("no room")
+        return compress(*arguments)
+
+    monkeypatch.setattr(batch_builder, "compress", sometimes)
+
+    async def main() -> None:
+        nonlocal is_broken
+        async with AsyncProducer(own_bootstrap, compression="gzip", linger_ms=0) as producer:
+            failed = producer.send(topic, b"x" * size)
+            with pytest.raises(MillstreamError, match="could not be compressed: no room"):
+                await asyncio.wait_for(_awaited(failed), 5)
+            is_broken = False
+            assert (await producer.send(topic, b"y" * size)).offset == 0
+            assert producer.buffered_bytes == 0
+
+    run(main())
+
+
+async def _awaited(delivery: Any) -> Any:
+    return await delivery
+
+
+@pytest.mark.parametrize(
+    ("codec", "level"), [("gzip", 10), ("gzip", -2), ("lz4", 0), ("zstd", 23), ("snappy", 1), ("none", 1)]
+)
+def test_levels_that_the_codec_does_not_have(codec: Any, level: int) -> None:
+    with pytest.raises(ValueError, match="compression_level"):
+        Producer("localhost:1", compression=codec, compression_level=level)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"request_timeout_ms": 0},
+        {"max_block_ms": -1},
+        {"retry_backoff_ms": -1},
+        {"transactional_id": ""},
+        {"transaction_timeout_ms": 0},
+    ],
+)
+def test_options_that_make_no_sense(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        Producer("localhost:1", **options)
+
+
+def test_a_close_from_a_delivery_callback_is_refused_and_breaks_nothing(
+    own_bootstrap: str, topic: str
+) -> None:
+    errors: list[BaseException] = []
+    with Producer(own_bootstrap) as producer:
+
+        def close(_: Any) -> None:
+            try:
+                producer.close()
+            except RuntimeError as error:
+                errors.append(error)
+
+        delivery = producer.send(topic, b"1")
+        delivery.add_done_callback(close)
+        delivery.result(10)
+        assert producer.send(topic, b"2").result(10).offset == 1
+    assert "callback" in str(errors[0])
+
+
+def test_a_producers_own_deliveries_can_be_awaited_in_any_loop(own_bootstrap: str, topic: str) -> None:
+    with Producer(own_bootstrap, linger_ms=200) as producer:
+
+        async def main() -> None:
+            deliveries = await asyncio.to_thread(producer.send_batch, topic, [b"1", b"2"])
+            (written,) = await asyncio.wait_for(_awaited(deliveries), 10)
+            assert (written.offset, written.count) == (0, 2)
+
+        asyncio.run(main())
+
+
+def test_a_record_sent_during_a_commit_is_refused_and_not_left_over(
+    own_bootstrap: str, topic: str, new_name: Name
+) -> None:
+    """Another thread's record must not slip into the transaction that comes next."""
+    with Producer(own_bootstrap, transactional_id=new_name("tid"), linger_ms=50) as producer:
+        stop = threading.Event()
+        accepted: list[Any] = []
+
+        def send() -> None:
+            number = 0
+            while not stop.is_set():
+                try:
+                    accepted.append((producer.send(topic, b"%d" % number), number))
+                    number += 1
+                except NoTransaction:
+                    pass
+                time.sleep(0)
+
+        thread = threading.Thread(target=send)
+        producer.begin_transaction()
+        thread.start()
+        time.sleep(0.2)
+        producer.commit_transaction()
+        stop.set()
+        thread.join()
+        assert all(delivery.done() for delivery, _ in accepted), "a record was left for the next transaction"
+        with producer.transaction():
+            pass
+    written = values_in(own_bootstrap, topic, isolation_level=1)[0]
+    assert written == [b"%d" % number for _, number in accepted]
+
+
+def test_a_commit_whose_records_take_too_long_can_be_tried_again(
+    own_bootstrap: str, topic: str, new_name: Name, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Producer(own_bootstrap, transactional_id=new_name("tid")) as producer:
+        core: Any = producer._core
+        may_send, core._sender.may_send = core._sender.may_send, lambda _: False
+        producer.begin_transaction()
+        producer.send(topic, b"1")
+        with pytest.raises(RequestTimedOut):
+            producer.commit_transaction(timeout=0.3)
+        producer.send(topic, b"2")
+        core._sender.may_send = may_send
+        producer.commit_transaction(timeout=10)
+    assert values_in(own_bootstrap, topic, isolation_level=1) == [[b"1", b"2"]]
+
+
+def test_an_abort_ends_in_time_though_partitions_are_being_added(
+    own_bootstrap: str, topic: str, new_name: Name
+) -> None:
+    async def main() -> None:
+        async with AsyncProducer(own_bootstrap, transactional_id=new_name("tid")) as producer:
+            transactions: Any = producer._transactions
+            producer.begin_transaction()
+            stuck = asyncio.ensure_future(asyncio.sleep(3600))
+            transactions._adding = stuck
+            began = time.monotonic()
+            with pytest.raises(RequestTimedOut):
+                await producer.abort_transaction(timeout=0.3)
+            assert time.monotonic() - began < 3
+            stuck.cancel()
+            transactions._adding = None
+            await producer.abort_transaction(timeout=10)
+
+    run(main())
+
+
+def test_timestamps_that_no_record_can_have(own_bootstrap: str, topic: str) -> None:
+    with Producer(own_bootstrap) as producer:
+        producer.send(topic, b"1").result(10)
+        for bad in (-1, 2**63):
+            with pytest.raises((ValueError, OverflowError)):
+                producer.send(topic, b"x", timestamp_ms=bad)
+        assert producer.send(topic, b"2").result(10).offset == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_after_a_fork_the_child_is_told_and_the_parent_goes_on(own_bootstrap: str, topic: str) -> None:
+    """In a process of its own, since a test runner should not fork."""
+    program = f"""
+import os, sys, time
+from millstream import Closed, Consumer, Producer
+producer = Producer({own_bootstrap!r})
+consumer = Consumer({own_bootstrap!r}, group="forked", offset_reset="earliest")
+consumer.subscribe({topic!r})
+producer.send({topic!r}, b"1").result(10)
+while not consumer.poll(timeout=5):
+    pass
+child = os.fork()
+if child == 0:
+    began = time.monotonic()
+    for call in (lambda: producer.send({topic!r}, b"2"), producer.flush, consumer.poll, consumer.commit):
+        try:
+            call()
+        except Closed as error:
+            assert "fork" in str(error), error
+        else:
+            os._exit(2)
+    producer.close()
+    consumer.close()
+    os._exit(0 if time.monotonic() - began < 2 else 3)
+_, status = os.waitpid(child, 0)
+assert os.waitstatus_to_exitcode(status) == 0, status
+assert producer.send({topic!r}, b"3").result(10).offset == 1
+assert [record.value for record in consumer.poll(timeout=10)] == [b"3"]
+consumer.close()
+producer.close()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_program_that_forgets_to_close_ends(own_bootstrap: str, topic: str) -> None:
+    program = f"""
+from millstream import Consumer, Producer
+producer = Producer({own_bootstrap!r})
+producer.send({topic!r}, b"1").result(10)
+consumer = Consumer({own_bootstrap!r}, offset_reset="earliest")
+consumer.assign([({topic!r}, 0)])
+while not consumer.poll(timeout=5):
+    pass
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_closing_twice_and_from_two_threads(own_bootstrap: str, topic: str) -> None:
+    producer = Producer(own_bootstrap, linger_ms=500)
+    delivery = producer.send(topic, b"1")
+    threads = [threading.Thread(target=producer.close) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    assert delivery.result(0).offset == 0
+    with pytest.raises(Closed):
+        producer.send(topic, b"2")
+    with pytest.raises(Closed):
+        producer.flush()
+    consumer = Consumer(own_bootstrap)
+    for _ in range(2):
+        consumer.close()
