@@ -12,19 +12,13 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
-from millstream.client.reader import Reader
-from millstream.client.sender import Sender, partition_for_key
-from millstream.model import TopicPartition
-from millstream.protocol.compression import Codec
-from millstream.protocol.record import Record
+from millstream import AsyncConsumer, AsyncProducer
+from millstream.client.serializers import json_decoder
 from millstream.testing import Broker
 
 TOPIC = "orders"
 PARTITIONS = 4
 ORDERS = 100_000
-BATCH = 2_000
 CITIES = ["Lisbon", "Nairobi", "Osaka", "Quito", "Tallinn", "Tunis"]
 
 
@@ -45,52 +39,44 @@ class Order(msgspec.Struct):
     cents: int
 
 
-async def write_orders(cluster: Cluster) -> None:
+async def write_orders(bootstrap: str) -> None:
     """Orders of one city always go to the same partition, so they stay in order."""
     dice = random.Random(7)
-    sender = Sender(cluster, codec=Codec.LZ4)
-    await sender.start(Deadline(10_000))
-    for start in range(0, ORDERS, BATCH):
-        batches: dict[int, list[Record]] = defaultdict(list)
-        for number in range(start, start + BATCH):
+    async with AsyncProducer(
+        bootstrap, compression="lz4", key_serializer="str", serializer="json"
+    ) as producer:
+        for number in range(ORDERS):
             order = Order(number, dice.choice(CITIES), dice.randint(100, 20_000))
-            key, value = order.city.encode(), msgspec.json.encode(order)
-            record = Record(key=key, value=value, timestamp=time.time_ns() // 1_000_000)
-            batches[partition_for_key(key, PARTITIONS)].append(record)
-        await asyncio.gather(
-            *(
-                sender.send(TopicPartition(TOPIC, index), records, Deadline(10_000))
-                for index, records in batches.items()
-            )
-        )
+            await producer.room()
+            producer.send(TOPIC, order, key=order.city)
 
 
-async def read_orders(cluster: Cluster) -> dict[str, Sales]:
+async def read_orders(bootstrap: str) -> dict[str, Sales]:
     """Reads every partition from its start until all orders have come."""
     sales: dict[str, Sales] = defaultdict(Sales)
     seen = 0
-    decode = msgspec.json.Decoder(Order).decode
-    async with Reader(cluster, {TopicPartition(TOPIC, index): 0 for index in range(PARTITIONS)}) as reader:
-        while seen < ORDERS:
-            for batch in await reader.poll(10_000):
-                seen += len(batch.records)
-                for record in batch.records:
-                    order = decode(record.value or b"")
-                    city = sales[order.city]
-                    city.orders += 1
-                    city.revenue += order.cents
-                    city.largest = max(city.largest, order.cents)
+    async with AsyncConsumer(
+        bootstrap, offset_reset="earliest", deserializer=json_decoder(Order)
+    ) as consumer:
+        consumer.assign([(TOPIC, index) for index in range(PARTITIONS)])
+        async for record in consumer:
+            city = sales[record.value.city]
+            city.orders += 1
+            city.revenue += record.value.cents
+            city.largest = max(city.largest, record.value.cents)
+            seen += 1
+            if seen == ORDERS:
+                break
     return sales
 
 
 async def stream(bootstrap: str) -> tuple[dict[str, Sales], float, float]:
     """Writes and reads; gives what was read and how long each took."""
-    async with Cluster(bootstrap) as cluster:
-        started = time.perf_counter()
-        await write_orders(cluster)
-        written = time.perf_counter()
-        sales = await read_orders(cluster)
-        return sales, written - started, time.perf_counter() - written
+    started = time.perf_counter()
+    await write_orders(bootstrap)
+    written = time.perf_counter()
+    sales = await read_orders(bootstrap)
+    return sales, written - started, time.perf_counter() - written
 
 
 def show(console: Console, sales: dict[str, Sales]) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from millstream.client.producer_coordinator import OffsetAndMetadata as OffsetAndMetadata
     from millstream.client.producer_delivery import Delivered as Delivered
     from millstream.client.producer_delivery import Delivery as Delivery
+    from millstream.client.record import ReadBatch as ReadBatch
     from millstream.client.transactions_client import NoTransaction as NoTransaction
     from millstream.client.transactions_client import TransactionAborted as TransactionAborted
     from millstream.client.transactions_client import TransactionFailed as TransactionFailed
@@ -49,6 +50,7 @@ _MODULES = {
     "NoTransaction": "millstream.client.transactions_client",
     "OffsetAndMetadata": "millstream.client.producer_coordinator",
     "Producer": "millstream.client.producer_blocking",
+    "ReadBatch": "millstream.client.record",
     "Record": "millstream.protocol.consumer_kernel",
     "TopicPartition": "millstream.model",
     "TransactionAborted": "millstream.client.transactions_client",

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from millstream.client.cluster import Cluster as Client
 from millstream.client.deadline import Deadline
-from millstream.client.producing import produce
 from millstream.errors import KafkaError
 from millstream.model import TopicPartition
 from millstream.protocol.batch import encode_batch
@@ -18,6 +17,7 @@ from tests.chaos.cluster import HostedCluster, zookeeper_servers
 from tests.chaos.kafka import HostedKafka
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.network import Network
+from tests.client.raw import produce
 from tests.failover.load import Reader, Writer, check, read_all
 from tests.failover.transfers import Transfers
 
@@ -122,7 +122,7 @@ def diagnose(cluster: HostedCluster, topic: str, partitions: int) -> list[str]:
             batch = encode_batch([Record(b"diagnosis", None, (), 0)])
             try:
                 done = await produce(client, TopicPartition(topic, index), batch, Deadline(3000))
-                lines.append(f"{topic}-{index} takes records, at {done.base_offset}")
+                lines.append(f"{topic}-{index} takes records, at {done}")
             except KafkaError as error:
                 lines.append(f"{topic}-{index}: {error}")
         return lines

@@ -16,17 +16,15 @@ from millstream.cli.record_input import JsonFormat
 from millstream.client.record import ReadBatch
 from millstream.model import TopicPartition
 from millstream.protocol.batch import encode_batch, read_header
-from millstream.protocol.record import Record
+from millstream.protocol.consumer_kernel import Record
+from millstream.protocol.record import Record as Sent
 
-RECORD = Record(
-    key=b"k1", value=b"v\xff", headers=(("a", b"1"), ("b", None)), timestamp=1_780_000_000_123, offset=42
-)
+RECORD = Record("orders", 5, 42, 1_780_000_000_123, b"k1", b"v\xff", (("a", b"1"), ("b", None)))
 
 
 def batch_of(record: Record) -> ReadBatch:
-    encoded = encode_batch(
-        [record], base_offset=record.offset, leader_epoch=3, producer_id=9, producer_epoch=1
-    )
+    sent = Sent(key=record.key, value=record.value, headers=record.headers, timestamp=record.timestamp_ms)
+    encoded = encode_batch([sent], base_offset=record.offset, leader_epoch=3, producer_id=9, producer_epoch=1)
     return ReadBatch(TopicPartition("orders", 5), read_header(encoded), [record])
 
 
@@ -64,7 +62,7 @@ def test_signs_that_are_none_are_refused(text: str) -> None:
 
 
 def test_null_prints_nothing() -> None:
-    assert shown("[%k][%v]%K%V", Record(key=None, value=None, timestamp=0, offset=0)) == b"[][]00"
+    assert shown("[%k][%v]%K%V", Record("orders", 5, 0, 0, None, None)) == b"[][]00"
 
 
 def test_a_name_without_signs_must_be_known() -> None:
@@ -73,7 +71,7 @@ def test_a_name_without_signs_must_be_known() -> None:
 
 
 def test_the_text_format_shows_no_control_characters() -> None:
-    record = Record(key=b"\x1b[31m", value=b"a\nb\xff", timestamp=0, offset=7)
+    record = Record("orders", 5, 7, 0, b"\x1b[31m", b"a\nb\xff")
     line = format_named("text")(batch_of(record), record, 1)
     assert line == b"5:7 1970-01-01T00:00:00.000Z \\x1b[31m = a\\nb\\xff\n"
 
@@ -100,7 +98,7 @@ def test_json_keeps_bytes_that_are_no_text() -> None:
 def test_what_consume_prints_as_json_produce_reads_back(
     key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]], timestamp: int
 ) -> None:
-    record = Record(key=key, value=value, headers=tuple(headers), timestamp=timestamp, offset=3)
+    record = Record("orders", 5, 3, timestamp, key, value, tuple(headers))
     line = format_named("json")(batch_of(record), record, 1)
     assert line.count(b"\n") == 1
     read, partition = JsonFormat(keep_partition=True)(line.rstrip(b"\n"), 0)

@@ -10,12 +10,12 @@ from typing import Any
 from millstream.client.cluster import Cluster
 from millstream.client.consumer import AsyncConsumer
 from millstream.client.deadline import Deadline
-from millstream.client.sender import Sender
 from millstream.client.topics import create_topic
 from millstream.model import TopicPartition
 from millstream.protocol.batch import Codec
 from millstream.protocol.consumer_kernel import Record
 from millstream.protocol.record import Record as Sent
+from tests.client.raw import write
 
 _numbers = itertools.count(1)
 PATIENCE_S = 30.0
@@ -40,13 +40,11 @@ async def fill(
 ) -> None:
     """Write values as one batch; record i has the time start_ms + i and the key b"k<i>"."""
     async with Cluster(bootstrap) as cluster:
-        sender, deadline = Sender(cluster, codec=codec), Deadline(30_000)
-        await sender.start(deadline)
         records = [
             Sent(value=value, key=b"k%d" % i, timestamp=start_ms + i, headers=(("n", b"%d" % i),))
             for i, value in enumerate(values)
         ]
-        await sender.send(TopicPartition(topic, partition), records, deadline)
+        await write(cluster, TopicPartition(topic, partition), records, Deadline(30_000), codec)
 
 
 def numbered(count: int, start: int = 0) -> list[bytes | None]:

@@ -7,10 +7,9 @@ import asyncio
 from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
 from millstream.client.offsets import LATEST, READ_UNCOMMITTED, list_offsets
-from millstream.client.reader import Reader
-from millstream.client.record import ReadBatch
 from millstream.model import TopicPartition
 from millstream.protocol.record import Record
+from tests.client.raw import RawBatch, read
 
 
 async def ends(
@@ -23,7 +22,7 @@ async def ends(
 
 async def read_batches(
     bootstrap: str, topic: str, partitions: int, isolation_level: int = READ_UNCOMMITTED
-) -> list[ReadBatch]:
+) -> list[RawBatch]:
     """All batches of a topic up to its present end."""
     names = [TopicPartition(topic, index) for index in range(partitions)]
     async with Cluster(bootstrap) as cluster:
@@ -35,14 +34,13 @@ async def read_batches(
                 break
             await asyncio.sleep(0.02)  # a commit is answered before its markers are written
             assert not deadline.has_passed, "a transaction stays open"
-        found: list[ReadBatch] = []
-        async with Reader(cluster, dict.fromkeys(names, 0), isolation_level=isolation_level) as reader:
-            while any(reader.positions[name] < goal[name] for name in names):
-                found += await reader.poll(1000)
+        found: list[RawBatch] = []
+        for name in names:
+            found += await read(cluster, name, goal[name], deadline, isolation_level)
         return found
 
 
-def batches_in(bootstrap: str, topic: str, partitions: int = 1, **options: int) -> list[ReadBatch]:
+def batches_in(bootstrap: str, topic: str, partitions: int = 1, **options: int) -> list[RawBatch]:
     return asyncio.run(read_batches(bootstrap, topic, partitions, **options))
 
 

@@ -24,7 +24,17 @@ def programs(name: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", page(name), re.DOTALL)
 
 
-@pytest.mark.parametrize(("name", "number"), [("consumer.md", 0), ("consumer.md", 1), ("admin.md", 0)])
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("consumer.md", 0),
+        ("consumer.md", 1),
+        ("admin.md", 0),
+        ("producer.md", 0),
+        ("producer.md", 1),
+        ("producer.md", 2),
+    ],
+)
 def test_the_programs_run(own_bootstrap: str, name: str, number: int) -> None:
     with Producer(own_bootstrap) as producer:
         producer.send("orders", b"tea").result(30)
@@ -35,7 +45,8 @@ def test_the_programs_run(own_bootstrap: str, name: str, number: int) -> None:
 
 
 def test_every_program_is_run() -> None:
-    assert (len(programs("consumer.md")), len(programs("admin.md"))) == (2, 1)
+    counts = [len(programs(f"{name}.md")) for name in ("consumer", "admin", "producer")]
+    assert counts == [2, 1, 3]
 
 
 def test_the_table_of_options_names_all_of_them_and_their_defaults() -> None:
@@ -43,7 +54,8 @@ def test_the_table_of_options_names_all_of_them_and_their_defaults() -> None:
     rows = dict(re.findall(r"^\| (`.*?`) \| (.*?) \|", table, re.MULTILINE))
     named = {option for key in rows for option in re.findall(r"`(\w+)`", key)}
     parameters = inspect.signature(AsyncConsumer).parameters
-    assert named == set(parameters) - {"bootstrap"} == set(ConsumerArguments.__annotations__)
+    options = set(parameters) - {"bootstrap", "random"}  # the latter is for simulations
+    assert named == options == set(ConsumerArguments.__annotations__)
     for option, parameter in parameters.items():
         shown = rows.get(f"`{option}`", "")
         if isinstance(parameter.default, int) and parameter.default >= 1024 * 1024:

@@ -11,10 +11,7 @@ import pytest
 import uvloop
 
 from millstream import AsyncConsumer, TopicPartition
-from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
-from millstream.client.sender import Sender
-from millstream.protocol.record import Record as Sent
+from millstream.client.producer import AsyncProducer
 from millstream.testing import Broker
 from tests.client.consuming import fill, new_topic, numbered, read, until
 from tests.client.fault_proxy import Fault, FaultProxy
@@ -194,15 +191,11 @@ def test_rebalances_under_load_hand_every_record_over_once() -> None:
         seen: Counter[tuple[int, int]] = Counter()
 
         async def write() -> None:
-            async with Cluster(bootstrap) as cluster:
-                sender, deadline = Sender(cluster), Deadline(60_000)
-                await sender.start(deadline)
+            async with AsyncProducer(bootstrap) as producer:
                 for start in range(0, total, 60):
                     for partition in range(6):
-                        records = [
-                            Sent(value=b"%d" % n, timestamp=1) for n in range(start // 6, start // 6 + 10)
-                        ]
-                        await sender.send(TopicPartition(topic, partition), records, deadline)
+                        values = [b"%d" % n for n in range(start // 6, start // 6 + 10)]
+                        await producer.send_batch(topic, values, partition=partition)
                     await asyncio.sleep(0.02)
 
         async def consume(life_s: float) -> None:

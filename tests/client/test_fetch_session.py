@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from millstream.client.fetch_session import LARGEST_EPOCH, FetchSession, Wanted
-from millstream.client.fetching import FetchLimits
+from millstream.client.fetch_session import LARGEST_EPOCH, FetchLimits, FetchSession, Wanted
 from millstream.model import TopicPartition
 from millstream.protocol.messages import FetchRequest, FetchResponse
 

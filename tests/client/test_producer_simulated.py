@@ -11,9 +11,10 @@ from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
 from millstream.client.offsets import READ_COMMITTED, READ_UNCOMMITTED
 from millstream.client.producer import AsyncProducer
-from millstream.client.reader import Reader
 from millstream.client.topics import create_topic
 from millstream.model import TopicPartition
+from tests.client.logs import ends
+from tests.client.raw import read
 from tests.simulation.history import History
 from tests.simulation.host import Host, Process
 from tests.simulation.machine import PORT, BrokerMachine
@@ -97,21 +98,13 @@ class Run:
 
     async def read(self, process: Process, isolation_level: int = READ_UNCOMMITTED) -> None:
         partitions = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
-        async with (
-            Cluster(f"broker:{PORT}", random=process.random) as cluster,
-            Reader(
-                cluster,
-                dict.fromkeys(partitions, 0),
-                isolation_level=isolation_level,
-                timeout_ms=PATIENCE_MS,
-            ) as reader,
-        ):
-            found = await reader.poll(5000)
-            while found:
-                for batch in found:
+        deadline = Deadline(PATIENCE_MS)
+        async with Cluster(f"broker:{PORT}", random=process.random) as cluster:
+            goals = await ends(cluster, partitions, isolation_level, deadline)
+            for partition in partitions:
+                for batch in await read(cluster, partition, goals[partition], deadline, isolation_level):
                     numbers = [int(record.value or b"") for record in batch.records]
-                    self.seen.setdefault(batch.partition, []).extend(numbers)
-                found = await reader.poll(2000)
+                    self.seen.setdefault(partition, []).extend(numbers)
 
 
 class TransactionalRun(Run):

@@ -8,12 +8,11 @@ from random import Random
 import pytest
 
 from millstream.client.cluster import Cluster
+from millstream.client.consumer import AsyncConsumer
 from millstream.client.deadline import Deadline
-from millstream.client.reader import Reader
-from millstream.client.sender import Sender
+from millstream.client.producer import AsyncProducer
 from millstream.client.topics import create_topic
 from millstream.model import TopicPartition
-from millstream.protocol.record import Record
 from tests.simulation.history import History
 from tests.simulation.host import Host, Process
 from tests.simulation.machine import PORT, BrokerMachine
@@ -78,15 +77,20 @@ class Run:
             await create_topic(cluster, TOPIC, Deadline(PATIENCE_MS), partitions=PARTITIONS)
 
     async def send(self, process: Process) -> None:
-        async with self.cluster(process) as cluster:
-            sender = Sender(cluster)
-            await sender.start(Deadline(PATIENCE_MS))
+        async with AsyncProducer(
+            f"broker:{PORT}",
+            clock=process.clock,
+            random=process.random,
+            linger_ms=0,
+            request_timeout_ms=5_000,
+            delivery_timeout_ms=PATIENCE_MS,
+            max_block_ms=PATIENCE_MS,
+        ) as producer:
 
             async def fill(partition: TopicPartition) -> None:
                 for number in range(RECORDS):
-                    record = Record(value=b"%d" % number, timestamp=process.clock.now_ms())
-                    produced = await sender.send(partition, [record], Deadline(PATIENCE_MS))
-                    assert produced.base_offset in (number, -1)
+                    delivered = await producer.send(TOPIC, b"%d" % number, partition=partition.partition)
+                    assert delivered.offset in (number, -1)
                     self.sent.setdefault(partition, []).append(number)
                     await asyncio.sleep(self.random.uniform(0, 0.2))
 
@@ -94,13 +98,13 @@ class Run:
 
     async def read(self, process: Process) -> None:
         partitions = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
-        async with (
-            self.cluster(process) as cluster,
-            Reader(cluster, dict.fromkeys(partitions, 0), timeout_ms=PATIENCE_MS) as reader,
-        ):
+        async with AsyncConsumer(
+            f"broker:{PORT}", offset_reset="earliest", request_timeout_ms=5_000, random=process.random
+        ) as consumer:
+            consumer.assign(partitions)
             while any(len(self.seen.get(partition, [])) < RECORDS for partition in partitions):
-                for batch in await reader.poll(1000):
-                    numbers = [int(record.value or b"") for record in batch.records]
+                for batch in await consumer.poll_batches():
+                    numbers = [int(record.value) for record in batch.records]
                     self.seen.setdefault(batch.partition, []).extend(numbers)
 
 

@@ -14,18 +14,20 @@ from millstream.cli.options import client_options, complete_topics
 from millstream.cli.output import forget_stdout
 from millstream.cli.progress import Progress
 from millstream.cli.record_format import Format, format_named
-from millstream.cli.session import with_cluster
-from millstream.client.cluster import Cluster
+from millstream.cli.session import CLIENT_ID, with_admin
+from millstream.cli.span_reader import SpanReader
+from millstream.client.admin import AsyncAdmin
+from millstream.client.consumer import AsyncConsumer
 from millstream.client.deadline import Deadline
-from millstream.client.fetching import FetchLimits
-from millstream.client.offsets import READ_COMMITTED, READ_UNCOMMITTED
-from millstream.client.reader import Reader
 from millstream.client.record import ReadBatch
 from millstream.errors import KafkaError
 from millstream.model import TopicPartition
 
-POLL_MS = 1000
-BULK_LIMITS = FetchLimits(max_bytes=8 * 1024 * 1024, partition_max_bytes=2 * 1024 * 1024)
+POLL_SECONDS = 1.0
+BOUNDED_POLL_SECONDS = 0.1
+"""Behind the last record there may be offsets without records, which no poll tells of."""
+FETCH_MAX_BYTES = 8 * 1024 * 1024
+PARTITION_MAX_BYTES = 2 * 1024 * 1024
 
 
 @click.command()
@@ -100,24 +102,24 @@ def consume(
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     target = output or sys.stdout.buffer
-    isolation_level = READ_COMMITTED if read_committed else READ_UNCOMMITTED
 
-    async def work(cluster: Cluster, deadline: Deadline) -> None:
-        chosen = await _partitions(cluster, topics, partitions, deadline)
-        spans = await resolve(cluster, chosen, wanted, deadline, isolation_level=isolation_level)
+    async def work(admin: AsyncAdmin, deadline: Deadline) -> None:
+        chosen = await _partitions(admin, topics, partitions, deadline)
+        spans = await resolve(admin, chosen, wanted, deadline, only_committed=read_committed)
         reading = _Reading(spans, at_end_exit, count, shown, target)
-        async with Reader(
-            cluster,
-            {partition: span.start for partition, span in spans.items()},
-            isolation_level=isolation_level,
-            limits=BULK_LIMITS,
-            timeout_ms=timeout_ms,
-            on_gap=_say_gap,
-        ) as reader:
-            await reading.run(reader)
+        async with AsyncConsumer(
+            bootstrap,
+            client_id=CLIENT_ID,
+            offset_reset="none",
+            isolation_level="read_committed" if read_committed else "read_uncommitted",
+            fetch_max_bytes=FETCH_MAX_BYTES,
+            partition_max_bytes=PARTITION_MAX_BYTES,
+            request_timeout_ms=timeout_ms,
+        ) as consumer:
+            await reading.run(SpanReader(consumer, {each: span.start for each, span in spans.items()}))
 
     try:
-        with_cluster(bootstrap, timeout_ms, work)
+        with_admin(bootstrap, timeout_ms, work)
     except KeyboardInterrupt:
         pass  # the usual end of following a topic
     except BrokenPipeError:
@@ -127,23 +129,17 @@ def consume(
 
 
 async def _partitions(
-    cluster: Cluster, topics: tuple[str, ...], wanted: tuple[int, ...], deadline: Deadline
+    admin: AsyncAdmin, topics: tuple[str, ...], wanted: tuple[int, ...], deadline: Deadline
 ) -> list[TopicPartition]:
     chosen = []
     for name in topics:
-        topic = await cluster.topic(name, deadline)
+        topic = await admin.describe_topic(name, deadline.remaining)
         for index in wanted or topic.partitions:
             try:
                 chosen.append(TopicPartition(name, topic.partition(index).index))
             except KafkaError as error:
                 raise click.ClickException(str(error)) from None
     return chosen
-
-
-def _say_gap(partition: TopicPartition, position: int, start: int) -> None:
-    click.echo(
-        f"note: records {position} to {start - 1} of {partition} were deleted before they were read", err=True
-    )
 
 
 @dataclass(slots=True)
@@ -156,7 +152,7 @@ class _Reading:
     shown: Format
     target: BinaryIO
 
-    async def run(self, reader: Reader) -> None:
+    async def run(self, reader: SpanReader) -> None:
         stops = {partition: self._stop(span) for partition, span in self.spans.items()}
         total = sum(max(0, stop - self.spans[p].start) for p, stop in stops.items() if stop is not None)
         is_bounded = all(stop is not None for stop in stops.values())
@@ -166,7 +162,7 @@ class _Reading:
             "reading", total if is_bounded else None, "records", quiet=self._is_terminal()
         ) as progress:
             while reader.positions:
-                batches = await reader.poll(POLL_MS)
+                batches = await reader.poll(BOUNDED_POLL_SECONDS if is_bounded else POLL_SECONDS)
                 before = printed
                 for batch in batches:
                     printed = self._print(batch, stops[batch.partition], printed)
@@ -195,10 +191,12 @@ class _Reading:
         self.target.write(b"".join(lines))
         return printed
 
-    def _drop_finished(self, reader: Reader, stops: dict[TopicPartition, int | None]) -> None:
-        for partition, stop in stops.items():
-            if stop is not None and reader.positions.get(partition, -1) >= stop:
-                reader.drop(partition)
+    def _drop_finished(self, reader: SpanReader, stops: dict[TopicPartition, int | None]) -> None:
+        reader.drop(
+            partition
+            for partition, stop in stops.items()
+            if stop is not None and reader.positions.get(partition, -1) >= stop
+        )
 
     def _is_terminal(self) -> bool:
         return self.target is sys.stdout.buffer and sys.stdout.isatty()

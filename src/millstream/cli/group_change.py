@@ -11,12 +11,10 @@ from millstream.cli.group_lag import existing_partitions
 from millstream.cli.offset_range import OffsetRange, parse_offset_range, resolve
 from millstream.cli.options import ask, client_options, complete_groups, complete_topics
 from millstream.cli.output import print_json, print_table
-from millstream.cli.session import with_cluster
-from millstream.client.cluster import Cluster
+from millstream.cli.session import with_admin
+from millstream.client.admin import AsyncAdmin
 from millstream.client.deadline import Deadline
-from millstream.client.group_offsets import commit_offsets, delete_offsets, fetch_committed
-from millstream.client.groups import delete_group
-from millstream.client.offsets import EARLIEST, LATEST, list_offsets
+from millstream.client.offsets import EARLIEST, LATEST
 from millstream.errors import UnknownMemberId
 from millstream.model import TopicPartition
 
@@ -63,20 +61,20 @@ def seek(
     wanted = None if to is None else _position(to)
     places = [_place(text) for text in topics]
 
-    async def work(cluster: Cluster, deadline: Deadline) -> list[dict[str, Any]]:
+    async def work(admin: AsyncAdmin, deadline: Deadline) -> list[dict[str, Any]]:
         committed = {
             partition: position.offset
-            for partition, position in (await fetch_committed(cluster, name, deadline)).items()
+            for partition, position in (await admin.group_offsets(name, timeout=deadline.remaining)).items()
         }
-        partitions = await _partitions(cluster, places, list(committed), deadline)
+        partitions = await _partitions(admin, places, list(committed), deadline)
         if wanted is None:
-            targets = await _shifted(cluster, partitions, committed, shift or 0, deadline)
+            targets = await _shifted(admin, partitions, committed, shift or 0, deadline)
         else:
-            spans = await resolve(cluster, partitions, wanted, deadline) if partitions else {}
+            spans = await resolve(admin, partitions, wanted, deadline) if partitions else {}
             targets = {partition: span.start for partition, span in spans.items()}
         if execute and targets:
             try:
-                await commit_offsets(cluster, name, targets, deadline)
+                await admin.alter_group_offsets(name, targets, timeout=deadline.remaining)
             except UnknownMemberId:
                 raise click.ClickException(
                     f"the group {name} has members, which would go on from where they are. "
@@ -92,7 +90,7 @@ def seek(
             for partition, offset in sorted(targets.items())
         ]
 
-    moves = with_cluster(bootstrap, timeout_ms, work)
+    moves = with_admin(bootstrap, timeout_ms, work)
     if as_json:
         print_json({"group": name, "executed": execute, "moves": moves})
     elif not moves:
@@ -128,16 +126,16 @@ def _place(text: str) -> tuple[str, list[int] | None]:
 
 
 async def _partitions(
-    cluster: Cluster,
+    admin: AsyncAdmin,
     places: list[tuple[str, list[int] | None]],
     committed: list[TopicPartition],
     deadline: Deadline,
 ) -> list[TopicPartition]:
     if not places:
-        return await existing_partitions(cluster, sorted(committed), deadline)
+        return await existing_partitions(admin, sorted(committed), deadline)
     found: list[TopicPartition] = []
     for topic, numbers in places:
-        known = (await cluster.topic(topic, deadline)).partitions
+        known = (await admin.describe_topic(topic, timeout=deadline.remaining)).partitions
         missing = [number for number in numbers or () if number not in known]
         if missing:
             raise click.ClickException(f"the topic {topic} has no partition {missing[0]}")
@@ -146,7 +144,7 @@ async def _partitions(
 
 
 async def _shifted(
-    cluster: Cluster,
+    admin: AsyncAdmin,
     partitions: list[TopicPartition],
     committed: dict[TopicPartition, int],
     shift: int,
@@ -161,8 +159,8 @@ async def _shifted(
             )
     if not partitions:
         return {}
-    first = await list_offsets(cluster, dict.fromkeys(partitions, EARLIEST), deadline)
-    end = await list_offsets(cluster, dict.fromkeys(partitions, LATEST), deadline)
+    first = await admin.offsets_at(dict.fromkeys(partitions, EARLIEST), timeout=deadline.remaining)
+    end = await admin.offsets_at(dict.fromkeys(partitions, LATEST), timeout=deadline.remaining)
     return {
         each: min(max(committed[each] + shift, first[each].offset), end[each].offset) for each in partitions
     }
@@ -199,21 +197,21 @@ def delete(
     what = f"the offsets of {', '.join(names)} in {', '.join(topics)}" if topics else ", ".join(names)
     ask(f"Delete {what}?", yes)
 
-    async def work(cluster: Cluster, deadline: Deadline) -> list[dict[str, Any]]:
+    async def work(admin: AsyncAdmin, deadline: Deadline) -> list[dict[str, Any]]:
         done: list[dict[str, Any]] = []
         for name in names:
             if not topics:
-                await delete_group(cluster, name, deadline)
+                await admin.delete_group(name, timeout=deadline.remaining)
                 done.append({"name": name, "deleted": True})
                 continue
-            committed = await fetch_committed(cluster, name, deadline)
+            committed = await admin.group_offsets(name, timeout=deadline.remaining)
             gone = sorted(partition for partition in committed if partition.topic in topics)
             if gone:
-                await delete_offsets(cluster, name, gone, deadline)
+                await admin.delete_group_offsets(name, gone, timeout=deadline.remaining)
             done.append({"name": name, "deleted": False, "offsets": len(gone)})
         return done
 
-    for result in (results := with_cluster(bootstrap, timeout_ms, work)):
+    for result in (results := with_admin(bootstrap, timeout_ms, work)):
         if as_json:
             break
         if result["deleted"]:

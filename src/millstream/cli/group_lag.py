@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from millstream.client.cluster import Cluster
+from millstream.client.admin import AsyncAdmin
 from millstream.client.deadline import Deadline
 from millstream.client.errors import NoSuchTopic
-from millstream.client.group_offsets import fetch_committed
 from millstream.client.groups import Group, GroupMember
-from millstream.client.offsets import EARLIEST, LATEST, list_offsets
+from millstream.client.offsets import EARLIEST, LATEST
 from millstream.model import TopicPartition
 
 
@@ -50,14 +49,22 @@ class PartitionLag:
         }
 
 
-async def lags_of(cluster: Cluster, group: Group, deadline: Deadline) -> list[PartitionLag]:
+async def lags_of(admin: AsyncAdmin, group: Group, deadline: Deadline) -> list[PartitionLag]:
     """All partitions in which a group has committed something, or which a member reads."""
-    committed = await fetch_committed(cluster, group.name, deadline)
+    committed = await admin.group_offsets(group.name, timeout=deadline.remaining)
     readers = {partition: member for member in group.members for partition in member.partitions}
     partitions = sorted({*committed, *readers})
-    existing = await existing_partitions(cluster, partitions, deadline)
-    start = await list_offsets(cluster, dict.fromkeys(existing, EARLIEST), deadline) if existing else {}
-    end = await list_offsets(cluster, dict.fromkeys(existing, LATEST), deadline) if existing else {}
+    existing = await existing_partitions(admin, partitions, deadline)
+    start = (
+        await admin.offsets_at(dict.fromkeys(existing, EARLIEST), timeout=deadline.remaining)
+        if existing
+        else {}
+    )
+    end = (
+        await admin.offsets_at(dict.fromkeys(existing, LATEST), timeout=deadline.remaining)
+        if existing
+        else {}
+    )
     return [
         PartitionLag(
             group.name,
@@ -73,13 +80,13 @@ async def lags_of(cluster: Cluster, group: Group, deadline: Deadline) -> list[Pa
 
 
 async def existing_partitions(
-    cluster: Cluster, partitions: list[TopicPartition], deadline: Deadline
+    admin: AsyncAdmin, partitions: list[TopicPartition], deadline: Deadline
 ) -> list[TopicPartition]:
     """Those of the partitions whose topic still exists."""
     found: list[TopicPartition] = []
     for name in dict.fromkeys(partition.topic for partition in partitions):
         try:
-            topic = await cluster.topic(name, deadline)
+            topic = await admin.describe_topic(name, timeout=deadline.remaining)
         except NoSuchTopic:
             continue
         found += [each for each in partitions if each.topic == name and each.partition in topic.partitions]

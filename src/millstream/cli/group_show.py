@@ -12,10 +12,10 @@ import click
 from millstream.cli.group_lag import PartitionLag, lags_of
 from millstream.cli.options import client_options, complete_groups, complete_topics
 from millstream.cli.output import Cell, print_json, print_table
-from millstream.cli.session import with_cluster
-from millstream.client.cluster import Cluster
+from millstream.cli.session import with_admin
+from millstream.client.admin import AsyncAdmin
 from millstream.client.deadline import Deadline
-from millstream.client.groups import Group, ListedGroup, describe_group, list_groups
+from millstream.client.groups import Group, ListedGroup
 from millstream.model import TopicPartition
 
 STATES = ("Empty", "Stable", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
@@ -42,10 +42,10 @@ def list_all(
       millstream group list 'billing-*' --state Empty --json
     """
 
-    async def work(cluster: Cluster, deadline: Deadline) -> list[ListedGroup]:
-        return await list_groups(cluster, deadline, states=states)
+    async def work(admin: AsyncAdmin, deadline: Deadline) -> list[ListedGroup]:
+        return await admin.list_groups(states=states, timeout=deadline.remaining)
 
-    found = with_cluster(bootstrap, timeout_ms, work)
+    found = with_admin(bootstrap, timeout_ms, work)
     groups = [group for group in found if not pattern or fnmatch.fnmatchcase(group.name, pattern)]
     if as_json:
         print_json([asdict(group) for group in groups])
@@ -71,14 +71,14 @@ def describe(names: tuple[str, ...], bootstrap: str, timeout_ms: int, as_json: b
       millstream group describe billing shipping --json
     """
 
-    async def work(cluster: Cluster, deadline: Deadline) -> list[tuple[Group, list[PartitionLag]]]:
+    async def work(admin: AsyncAdmin, deadline: Deadline) -> list[tuple[Group, list[PartitionLag]]]:
         found = []
         for name in names:
-            group = await describe_group(cluster, name, deadline)
-            found.append((group, await lags_of(cluster, group, deadline)))
+            group = await admin.describe_group(name, timeout=deadline.remaining)
+            found.append((group, await lags_of(admin, group, deadline)))
         return found
 
-    groups = with_cluster(bootstrap, timeout_ms, work)
+    groups = with_admin(bootstrap, timeout_ms, work)
     if as_json:
         print_json([{**_described(group), "offsets": [lag.row() for lag in lags]} for group, lags in groups])
         return
@@ -167,14 +167,16 @@ def lag(
       millstream group lag --topic orders --json
     """
 
-    async def work(cluster: Cluster, deadline: Deadline) -> list[PartitionLag]:
-        wanted = list(names) or [group.name for group in await list_groups(cluster, deadline)]
+    async def work(admin: AsyncAdmin, deadline: Deadline) -> list[PartitionLag]:
+        wanted = list(names) or [group.name for group in await admin.list_groups(timeout=deadline.remaining)]
         lags = []
         for name in wanted:
-            lags += await lags_of(cluster, await describe_group(cluster, name, deadline), deadline)
+            lags += await lags_of(
+                admin, await admin.describe_group(name, timeout=deadline.remaining), deadline
+            )
         return [each for each in lags if not topics or each.partition.topic in topics]
 
-    lags = with_cluster(bootstrap, timeout_ms, work)
+    lags = with_admin(bootstrap, timeout_ms, work)
     if as_json:
         print_json([{"group": each.group, **each.row()} for each in lags])
     elif lags:

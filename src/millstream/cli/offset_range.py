@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 
-from millstream.client.cluster import Cluster
+from millstream.client.admin import AsyncAdmin
 from millstream.client.deadline import Deadline
-from millstream.client.offsets import EARLIEST, LATEST, READ_UNCOMMITTED, list_offsets
+from millstream.client.offsets import EARLIEST, LATEST
 from millstream.model import TopicPartition
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -158,17 +158,17 @@ class Span:
 
 
 async def resolve(
-    cluster: Cluster,
+    admin: AsyncAdmin,
     partitions: list[TopicPartition],
     wanted: OffsetRange,
     deadline: Deadline,
     *,
-    isolation_level: int = READ_UNCOMMITTED,
+    only_committed: bool = False,
 ) -> dict[TopicPartition, Span]:
     """Turn a range into offsets of each partition, within what the partition holds."""
-    first = await list_offsets(cluster, dict.fromkeys(partitions, EARLIEST), deadline)
-    end = await list_offsets(
-        cluster, dict.fromkeys(partitions, LATEST), deadline, isolation_level=isolation_level
+    first = await admin.offsets_at(dict.fromkeys(partitions, EARLIEST), timeout=deadline.remaining)
+    end = await admin.offsets_at(
+        dict.fromkeys(partitions, LATEST), only_committed=only_committed, timeout=deadline.remaining
     )
 
     async def offsets(bound: Bound) -> dict[TopicPartition, int]:
@@ -178,7 +178,7 @@ async def resolve(
             return {p: end[p].offset + bound.value for p in partitions}
         if bound.origin is From.OFFSET:
             return dict.fromkeys(partitions, bound.value)
-        found = await list_offsets(cluster, dict.fromkeys(partitions, bound.value), deadline)
+        found = await admin.offsets_at(dict.fromkeys(partitions, bound.value), timeout=deadline.remaining)
         return {p: end[p].offset if found[p].offset < 0 else found[p].offset for p in partitions}
 
     starts = await offsets(wanted.start)

@@ -9,22 +9,19 @@ from typing import Any
 
 import click
 
-from millstream.cli.batching import Batching
+from millstream.cli.batching import Batching, producer_for
 from millstream.cli.escapes import unescape
 from millstream.cli.input_stream import InputStream
 from millstream.cli.options import client_options, complete_topics
 from millstream.cli.output import print_json
 from millstream.cli.progress import Progress
-from millstream.cli.record_input import BadInput, JsonFormat, LineFormat, LineSplitter, Parse
-from millstream.cli.session import with_cluster
-from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
-from millstream.client.record import Headers
-from millstream.client.sender import Sender
+from millstream.cli.record_input import BadInput, Headers, JsonFormat, LineFormat, LineSplitter, Parse
+from millstream.cli.session import CLIENT_ID, admin_of, run
+from millstream.client.producer_settings import Acks
 from millstream.errors import KafkaError, MillstreamError
 from millstream.protocol.batch import Codec
 
-ACKS = {"all": -1, "-1": -1, "1": 1, "leader": 1, "0": 0, "none": 0}
+ACKS: dict[str, Acks] = {"all": "all", "-1": "all", "1": 1, "leader": 1, "0": 0, "none": 0}
 CODECS = [codec.name.lower() for codec in Codec]
 
 
@@ -136,26 +133,28 @@ def produce(
     if missing:
         raise click.UsageError(f"{missing[0]} is not a file")
 
-    async def work(cluster: Cluster, deadline: Deadline) -> Batching:
-        found = await cluster.topic(topic, deadline, allow_auto_creation=True)
-        sender = Sender(cluster, acks=ACKS[acks], codec=Codec[compression.upper()])
-        await sender.start(deadline)
-        batching = Batching(sender, found, timeout_ms=timeout_ms)
+    async def work() -> Batching:
+        async with admin_of(bootstrap) as admin:
+            await admin.describe_cluster(timeout_ms / 1000)  # nobody there is an error at once
+        producer = producer_for(
+            bootstrap, timeout_ms, client_id=CLIENT_ID, acks=ACKS[acks], compression=compression
+        )
+        await producer.start()
+        batching = Batching(producer, topic)
         try:
+            await producer.partitions_of(topic, timeout_ms / 1000)
             if whole:
                 await _send_whole(batching, parse, files)
             else:
                 await _send_lines(batching, parse, delimiter, files or ("-",))
             await batching.finish()
         except (KafkaError, BadInput) as error:
-            await batching.cancel()
             raise _with_count(error, batching) from error
-        except BaseException:
-            await batching.cancel()
-            raise
+        finally:
+            await producer.close(timeout=0)
         return batching
 
-    _report(topic, with_cluster(bootstrap, timeout_ms, work), as_json)
+    _report(topic, run(work()), as_json)
 
 
 async def _send_lines(batching: Batching, parse: Parse, delimiter: bytes, files: tuple[str, ...]) -> None:
@@ -171,8 +170,6 @@ async def _send_lines(batching: Batching, parse: Parse, delimiter: bytes, files:
                     now_ms = time.time_ns() // 1_000_000
                     for line in splitter.feed(chunk):
                         await batching.add(*parse(line, now_ms))
-                    if stream.is_idle:
-                        await batching.flush()
                     progress.advance(len(chunk))
                 for line in splitter.finish():
                     await batching.add(*parse(line, time.time_ns() // 1_000_000))

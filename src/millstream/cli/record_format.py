@@ -31,7 +31,7 @@ from millstream.cli.escapes import unescape
 from millstream.cli.offset_range import EPOCH
 from millstream.client.record import ReadBatch
 from millstream.protocol.batch import Codec
-from millstream.protocol.record import Record
+from millstream.protocol.consumer_kernel import Record
 
 Format: TypeAlias = Callable[[ReadBatch, Record, int], bytes]
 """A record, the batch it came in and its number (from 1) as bytes, with the line's end."""
@@ -60,7 +60,7 @@ def record_fields(batch: ReadBatch, record: Record) -> dict[str, Any]:
         "topic": batch.partition.topic,
         "partition": batch.partition.partition,
         "offset": record.offset,
-        "timestamp": record.timestamp,
+        "timestamp": record.timestamp_ms,
     }
     put_bytes(fields, "key", record.key)
     put_bytes(fields, "value", record.value)
@@ -95,7 +95,7 @@ def format_value(_: ReadBatch, record: Record, __: int) -> bytes:
 
 def format_text(batch: ReadBatch, record: Record, _: int) -> bytes:
     """One line for a person's eyes: partition and offset, time, key, value, headers."""
-    place = f"{batch.partition.partition}:{record.offset} {_iso_time(record.timestamp)}"
+    place = f"{batch.partition.partition}:{record.offset} {_iso_time(record.timestamp_ms)}"
     key = "" if record.key is None else f" {readable(record.key)} ="
     value = "(null)" if record.value is None else readable(record.value)
     headers = " ".join(f"{name}={readable(data or b'')}" for name, data in record.headers)
@@ -211,7 +211,11 @@ def _headers(text: str) -> Format:
 
     def write(batch: ReadBatch, record: Record, number: int) -> bytes:
         return b"".join(
-            inner(batch, Record(key=name.encode(), value=value, offset=record.offset), number)
+            inner(
+                batch,
+                Record(record.topic, record.partition, record.offset, 0, name.encode(), value),
+                number,
+            )
             for name, value in record.headers
         )
 
@@ -221,11 +225,11 @@ def _headers(text: str) -> Format:
 def _timestamp(modifier: str | None) -> Format:
     if modifier is None or re.fullmatch(r"(big|little)\d+|hex|ascii", modifier):
         write_number = _number_writer(modifier)
-        return lambda _, record, __: write_number(record.timestamp)
+        return lambda _, record, __: write_number(record.timestamp_ms)
 
     def write(_: ReadBatch, record: Record, __: int) -> bytes:
-        moment = _moment(record.timestamp)
-        return b"%d" % record.timestamp if moment is None else moment.strftime(modifier).encode()
+        moment = _moment(record.timestamp_ms)
+        return b"%d" % record.timestamp_ms if moment is None else moment.strftime(modifier).encode()
 
     return write
 

@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from millstream.client.record import Headers
 from millstream.errors import MillstreamError
-from millstream.protocol.record import Record
+from millstream.protocol.record import Header, Record
 
+Headers: TypeAlias = tuple[Header, ...]
 Parse: TypeAlias = Callable[[bytes, int], tuple[Record, int | None]]
 """A line and the present time in ms to a record and the partition it asks for, if it does."""
 
@@ -79,7 +79,7 @@ class JsonFormat:
         if unknown:
             raise BadInput(f"the line {_shown(line)} has unknown fields: {', '.join(sorted(unknown))}")
         timestamp = fields.get("timestamp", now_ms)
-        if not isinstance(timestamp, int):
+        if not isinstance(timestamp, int) or not -1 <= timestamp < 2**63:
             raise BadInput(f"the line {_shown(line)} has a timestamp that is no number of milliseconds")
         partition = self.partition
         if self.keep_partition and partition is None and isinstance(fields.get("partition"), int):

@@ -8,12 +8,14 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from millstream.cli.options import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
+from millstream.client.admin import AsyncAdmin
 from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
 from millstream.errors import MillstreamError
 
 T = TypeVar("T")
 
+CLIENT_ID = "millstream-cli"
 COMPLETION_TIMEOUT_MS = 1000
 
 
@@ -37,47 +39,59 @@ def with_cluster(bootstrap: str, timeout_ms: float, work: Callable[[Cluster, Dea
     """Run `work` with a cluster and a deadline; the cluster's connections are closed in the end."""
 
     async def main() -> T:
-        async with Cluster(bootstrap, client_id="millstream-cli", must_answer_at_once=True) as cluster:
+        async with Cluster(bootstrap, client_id=CLIENT_ID, must_answer_at_once=True) as cluster:
             return await work(cluster, Deadline(timeout_ms))
 
     return run(main())
 
 
+def with_admin(bootstrap: str, timeout_ms: float, work: Callable[[AsyncAdmin, Deadline], Awaitable[T]]) -> T:
+    """Run `work` with an admin of a cluster that answers, and a deadline for all of it."""
+
+    async def main() -> T:
+        async with admin_of(bootstrap) as admin:
+            return await work(admin, Deadline(timeout_ms))
+
+    return run(main())
+
+
+def admin_of(bootstrap: str) -> AsyncAdmin:
+    """For a person who waits: an address at which nobody answers is an error at once."""
+    return AsyncAdmin(bootstrap, client_id=CLIENT_ID, must_answer_at_once=True)
+
+
 def topic_names(bootstrap: str | None) -> list[str]:
     """All topics, for shell completion: quickly or not at all."""
 
-    async def names(cluster: Cluster, deadline: Deadline) -> list[str]:
-        metadata = await cluster.refresh(None, deadline)
-        return sorted(metadata.topics)
+    async def names(admin: AsyncAdmin, deadline: Deadline) -> list[str]:
+        return await admin.list_topics(with_internal=True, timeout=deadline.remaining)
 
     return _completed(bootstrap, names)
 
 
 def group_names(bootstrap: str | None) -> list[str]:
     """All groups, for shell completion."""
-    from millstream.client.groups import list_groups
 
-    async def names(cluster: Cluster, deadline: Deadline) -> list[str]:
-        return [group.name for group in await list_groups(cluster, deadline)]
+    async def names(admin: AsyncAdmin, deadline: Deadline) -> list[str]:
+        return [group.name for group in await admin.list_groups(timeout=deadline.remaining)]
 
     return _completed(bootstrap, names)
 
 
 def transactional_ids(bootstrap: str | None) -> list[str]:
     """All transactional ids, for shell completion."""
-    from millstream.client.transactions import list_transactions
 
-    async def names(cluster: Cluster, deadline: Deadline) -> list[str]:
-        return [each.transactional_id for each in await list_transactions(cluster, deadline)]
+    async def names(admin: AsyncAdmin, deadline: Deadline) -> list[str]:
+        return [each.transactional_id for each in await admin.list_transactions(timeout=deadline.remaining)]
 
     return _completed(bootstrap, names)
 
 
 def _completed(
-    bootstrap: str | None, names: Callable[[Cluster, Deadline], Awaitable[list[str]]]
+    bootstrap: str | None, names: Callable[[AsyncAdmin, Deadline], Awaitable[list[str]]]
 ) -> list[str]:
     address = bootstrap or os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
     try:
-        return with_cluster(address, COMPLETION_TIMEOUT_MS, names)
+        return with_admin(address, COMPLETION_TIMEOUT_MS, names)
     except MillstreamError:
         return []

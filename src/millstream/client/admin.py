@@ -19,6 +19,7 @@ from millstream.client.admin_views import (
 from millstream.client.cluster import UNKNOWN_TOPIC_WAIT_MS, Cluster
 from millstream.client.configs import Change, Config, Resource, alter_configs, describe_configs
 from millstream.client.deadline import Deadline
+from millstream.client.face import Closed
 from millstream.client.group_offsets import Committed, commit_offsets, delete_offsets, fetch_committed
 from millstream.client.groups import Group, ListedGroup, delete_group, describe_group, list_groups
 from millstream.client.metadata import Topic
@@ -59,6 +60,7 @@ class AsyncAdmin:
     Results are plain values, and what goes wrong is raised, as the class of Kafka's error; where a call
     is about many partitions, errors of single ones are values in the result. Errors that pass are tried
     again until `timeout` seconds are over, if none are given until the `request_timeout_ms` of the admin.
+    With `must_answer_at_once` a cluster that was never reached is an error after the first try.
     """
 
     def __init__(
@@ -67,9 +69,11 @@ class AsyncAdmin:
         *,
         client_id: str = "millstream",
         request_timeout_ms: int = 30_000,
+        must_answer_at_once: bool = False,
     ) -> None:
         self._request_timeout_ms = request_timeout_ms
-        self._cluster = Cluster(bootstrap, client_id=client_id)
+        self._cluster = Cluster(bootstrap, client_id=client_id, must_answer_at_once=must_answer_at_once)
+        self._is_closed = False
 
     async def __aenter__(self) -> AsyncAdmin:
         return self
@@ -81,9 +85,12 @@ class AsyncAdmin:
 
     async def close(self) -> None:
         """Close the connections."""
+        self._is_closed = True
         await self._cluster.close()
 
     def _deadline(self, timeout: float | None) -> Deadline:
+        if self._is_closed:
+            raise Closed("the admin is closed")
         return Deadline(self._request_timeout_ms if timeout is None else timeout * 1000)
 
     # ---------------------------------------------------------------- the cluster

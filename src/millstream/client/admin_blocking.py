@@ -33,8 +33,14 @@ class Admin:
         *,
         client_id: str = "millstream",
         request_timeout_ms: int = 30_000,
+        must_answer_at_once: bool = False,
     ) -> None:
-        self._core = AsyncAdmin(bootstrap, client_id=client_id, request_timeout_ms=request_timeout_ms)
+        self._core = AsyncAdmin(
+            bootstrap,
+            client_id=client_id,
+            request_timeout_ms=request_timeout_ms,
+            must_answer_at_once=must_answer_at_once,
+        )
         self._thread = LoopThread("millstream-admin")
 
     def __enter__(self) -> Admin:
@@ -48,8 +54,10 @@ class Admin:
     def close(self) -> None:
         """Close the connections."""
         if not self._thread.is_closed:
-            self._thread.run(self._core.close())
-            self._thread.close()
+            try:
+                self._thread.run(self._core.close())
+            finally:
+                self._thread.close()
 
     # ---------------------------------------------------------------- the cluster
 

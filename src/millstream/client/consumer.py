@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from random import Random
 from re import Pattern
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from millstream.client.group_metadata import GroupMetadata
 from millstream.client.group_offsets import Committed, fetch_committed
 from millstream.client.offsets import EARLIEST, LATEST
 from millstream.client.poll_point import PollPoint
+from millstream.client.record import ReadBatch
 from millstream.client.serializers import Deserializer, Format, deserializer_of
 from millstream.client.subscription import NOT_KNOWN, Assignment, PartitionState
 from millstream.errors import RequestTimedOut
@@ -54,6 +56,7 @@ class AsyncConsumer(ConsumerQueries):
         self,
         bootstrap: str | list[str] = "localhost:9092",
         *,
+        random: Random | None = None,
         group: str | None = None,
         group_instance_id: str | None = None,
         group_protocol: GroupProtocol = "classic",
@@ -105,7 +108,8 @@ class AsyncConsumer(ConsumerQueries):
         self._loop = asyncio.get_running_loop()
         # One connection to a broker for each kind of request that may keep others waiting.
         self._clusters = [
-            Cluster(bootstrap, client_id=client_id, request_timeout_ms=request_timeout_ms) for _ in range(4)
+            Cluster(bootstrap, client_id=client_id, request_timeout_ms=request_timeout_ms, random=random)
+            for _ in range(4)
         ]
         self._cluster, self._coordinators, *fetching = self._clusters
         for cluster in self._clusters:
@@ -275,6 +279,11 @@ class AsyncConsumer(ConsumerQueries):
         """
         self._check_open()
         return await self._flow.poll_arrow(Deadline(timeout * 1000))
+
+    async def poll_batches(self, timeout: float = 1.0) -> list[ReadBatch]:
+        """The next records by the batch, with what its header tells; none come within `timeout`: no batch."""
+        self._check_open()
+        return await self._flow.poll_batches(Deadline(timeout * 1000))
 
     # ---------------------------------------------------------------- positions
 

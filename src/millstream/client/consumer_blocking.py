@@ -16,6 +16,7 @@ from millstream.client.face import LoopThread, tell_of_fork
 from millstream.client.group_metadata import GroupMetadata
 from millstream.client.group_offsets import Committed
 from millstream.client.offsets import Found
+from millstream.client.record import ReadBatch
 from millstream.model import TopicPartition
 from millstream.protocol.consumer_kernel import Record
 
@@ -59,7 +60,7 @@ class Consumer:
         self._flow = self._core._flow
         tell_of_fork(self)
 
-    def forked(self) -> None:
+    def _forked(self) -> None:
         """Called in a process that was forked off: what was fetched ahead is the other process's to read."""
         self._flow.stop()
 
@@ -202,6 +203,10 @@ class Consumer:
         """The next records by the column; AsyncConsumer.poll_arrow tells more."""
         batch = self._flow.take_arrow()
         return batch if batch is not None else self._serve(self._core.poll_arrow(timeout))
+
+    def poll_batches(self, timeout: float = 1.0) -> list[ReadBatch]:
+        """The next records by the batch; AsyncConsumer.poll_batches tells more."""
+        return self._serve(self._core.poll_batches(timeout))
 
     # ---------------------------------------------------------------- positions and commits
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from millstream.client.deadline import Deadline
 from millstream.client.poll_point import PollPoint
+from millstream.client.record import ReadBatch
 from millstream.client.subscription import Assignment
 from millstream.protocol.consumer_kernel import Record
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     import pyarrow
 
 LONG_S = 3600.0
+ENOUGH_RECORDS = 500
+"""With so many records, batches are handed out, though more lie ready."""
 
 
 class RecordFlow:
@@ -51,6 +54,17 @@ class RecordFlow:
                 break
             await self._poll_point.wait(deadline.remaining_ms / 1000)
         return records
+
+    async def poll_batches(self, deadline: Deadline) -> list[ReadBatch]:
+        if self._assignment.has_room_again:
+            await self._let_fetch()
+        while not self._has_ended:
+            await self._poll_point.attend()
+            batches = self._assignment.take_batches(ENOUGH_RECORDS)
+            if batches or deadline.has_passed:
+                return batches
+            await self._poll_point.wait(deadline.remaining_ms / 1000)
+        return []
 
     @staticmethod
     async def _let_fetch() -> None:

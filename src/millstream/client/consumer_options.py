@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypedDict
 
 from millstream.client.assignors import ASSIGNORS
-from millstream.client.fetching import FetchLimits
+from millstream.client.fetch_session import FetchLimits
 from millstream.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from millstream.client.serializers import Deserializer, Format
 

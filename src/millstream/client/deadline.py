@@ -25,6 +25,11 @@ class Deadline:
         return 0 if left <= 0 else max(1, int(left * 1000))
 
     @property
+    def remaining(self) -> float:
+        """Seconds left: what calls of the public API take as their `timeout`."""
+        return max(0.0, self._at - self._loop.time())
+
+    @property
     def has_passed(self) -> bool:
         return self._loop.time() >= self._at
 

@@ -26,13 +26,13 @@ _LIVE: WeakSet[Any] = WeakSet()
 
 
 def tell_of_fork(owner: Any) -> None:
-    """Have `owner.forked()` called in a process that was forked off: its threads do not run there."""
+    """Have `owner._forked()` called in a process that was forked off: its threads do not run there."""
     _LIVE.add(owner)
 
 
 def _forked() -> None:
     for owner in list(_LIVE):
-        owner.forked()
+        owner._forked()
 
 
 if hasattr(os, "register_at_fork"):
@@ -67,7 +67,7 @@ class LoopThread:
         """Whether this is called on the loop: by a callback."""
         return threading.current_thread() is self._thread
 
-    def forked(self) -> None:
+    def _forked(self) -> None:
         self._is_closed = self._is_elsewhere = True
 
     def closed(self, what: str) -> Closed:

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
-from millstream.client.fetching import FetchLimits
 from millstream.model import NO_UUID, TopicPartition
 from millstream.protocol.messages import FetchRequest, FetchResponse
 
 NO_SESSION = 0
 FIRST_EPOCH = 0
 LARGEST_EPOCH = 2**31 - 1
+
+
+LAST_VERSION_WITH_NAMES = 12
+"""Newer versions of Fetch name topics by id, which a topic of an old cluster does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLimits:
+    """How much one Fetch brings, and how long the broker may wait for `min_bytes` of it."""
+
+    max_wait_ms: int = 500
+    min_bytes: int = 1
+    max_bytes: int = 16 * 1024 * 1024
+    partition_max_bytes: int = 1024 * 1024
 
 
 class Wanted(NamedTuple):

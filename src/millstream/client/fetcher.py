@@ -14,8 +14,7 @@ from millstream.client.consumer_positions import Positions
 from millstream.client.deadline import Deadline
 from millstream.client.errors import NoSuchTopic, raise_for
 from millstream.client.fetch_lane import Flight, Lane
-from millstream.client.fetch_session import FetchSession, Wanted
-from millstream.client.fetching import LAST_VERSION_WITH_NAMES
+from millstream.client.fetch_session import LAST_VERSION_WITH_NAMES, FetchSession, Wanted
 from millstream.client.metadata import Node, Partition
 from millstream.client.poll_point import PollPoint
 from millstream.client.subscription import NOT_KNOWN, Assignment, PartitionState

@@ -25,6 +25,7 @@ from millstream.client.serializers import Serializer, serializer_of
 from millstream.client.transactions_client import Transactions
 from millstream.clock import Clock, SystemClock
 from millstream.errors import RequestTimedOut
+from millstream.model import TopicPartition
 from millstream.protocol.client_kernel import now_ms
 
 if TYPE_CHECKING:
@@ -153,12 +154,12 @@ class AsyncProducer(TransactionalFace):
     async def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Write what was sent, for at most `timeout` seconds, then let go of everything.
 
-        What was not written by then fails with Closed.
+        What was not written by then fails with Closed; with 0 nothing more is sent.
         """
         if self._is_closed:
             return
         try:
-            if self._running is not None:
+            if self._running is not None and timeout > 0:
                 await self._abort_at_the_end(timeout)
                 await self.flush(timeout)
         except RequestTimedOut:
@@ -293,6 +294,12 @@ class AsyncProducer(TransactionalFace):
             now_ms=self._clock.now_ms,
         )
         return await rows.send(topic, parts, partition, Deadline(self._block_seconds(timeout) * 1000))
+
+    async def partitions_of(self, topic: str, timeout: float | None = None) -> list[TopicPartition]:
+        """The partitions of a topic, which is created where sending to it would."""
+        deadline = Deadline(self._block_seconds(timeout) * 1000)
+        await self._sender.known(topic, deadline)
+        return [TopicPartition(topic, index) for index in range(self._buffer.topics[topic].count)]
 
     @property
     def buffered_bytes(self) -> int:

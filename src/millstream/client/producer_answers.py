@@ -13,7 +13,6 @@ from millstream.client.producer_line import Line
 from millstream.client.producer_request import Flight
 from millstream.client.producer_settings import ProducerSettings
 from millstream.client.producer_split import split
-from millstream.client.producing import reason_of
 from millstream.errors import (
     ConcurrentTransactions,
     DuplicateSequenceNumber,
@@ -172,3 +171,13 @@ class Answers:
         self._buffer.release(batch)
         self.on_refused(batch, error)
         batch.failed(error)
+
+
+def reason_of(answer: _PLACE) -> str | None:
+    """The error's message, and what was wrong with the first bad record (KIP-467)."""
+    details = [
+        f"record {error.batch_index}: {error.batch_index_error_message}"
+        for error in answer.record_errors
+        if error.batch_index_error_message
+    ]
+    return "; ".join(part for part in [answer.error_message, *details[:1]] if part) or None

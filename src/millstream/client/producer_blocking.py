@@ -18,6 +18,7 @@ from millstream.client.producer_coordinator import Offsets
 from millstream.client.producer_delivery import Delivery
 from millstream.client.producer_settings import ProducerOptions, ProducerSettings
 from millstream.client.transactions_client import TransactionFailed
+from millstream.model import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -225,6 +226,10 @@ class Producer:
     def _run(self, work: Coroutine[Any, Any, T], timeout: float | None) -> T:
         return self._thread.run(work, self._max_block if timeout is None else timeout)
 
+    def partitions_of(self, topic: str, timeout: float | None = None) -> list[TopicPartition]:
+        """The partitions of a topic, which is created where sending to it would."""
+        return self._run(self._core.partitions_of(topic, timeout), timeout)
+
     @property
     def buffered_bytes(self) -> int:
         """What the records that are not written yet take."""
@@ -240,14 +245,14 @@ class Producer:
     ) -> None:
         self.close()
 
-    def forked(self) -> None:
+    def _forked(self) -> None:
         """Called in a process that was forked off: what was sent is the other process's to write."""
         self._is_closed = True
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Write what was sent, for at most `timeout` seconds, then let go of everything.
 
-        What was not written by then fails with Closed.
+        What was not written by then fails with Closed; with 0 nothing more is sent.
         """
         if self._is_closed:
             return

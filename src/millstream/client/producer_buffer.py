@@ -19,6 +19,9 @@ from millstream.protocol.header import HEADER_SIZE
 
 RECORD_OVERHEAD_BYTES = HEADER_SIZE + 40
 
+NO_TIMESTAMP = -1
+"""What a record that has none carries."""
+
 Headers = Sequence[tuple[str, bytes | None]]
 
 
@@ -103,7 +106,7 @@ class RecordBuffer:
         """
         if timestamp_ms is None:
             timestamp_ms = self._now_ms()
-        elif timestamp_ms < 0:
+        elif timestamp_ms < NO_TIMESTAMP:
             raise ValueError(f"a timestamp is not negative, but {timestamp_ms} was given")
         place = self.topics.get(topic)
         if place is None or not place.count:

@@ -9,10 +9,11 @@ from millstream.client.connection import Connection
 from millstream.client.metadata import Metadata
 from millstream.client.producer_line import Line
 from millstream.client.producer_settings import ProducerSettings
-from millstream.client.producing import LAST_VERSION_WITH_NAMES
 from millstream.model import NO_UUID
 from millstream.protocol.messages import ProduceRequest
 from millstream.protocol.types import Buffer
+
+LAST_VERSION_WITH_NAMES = 12
 
 
 @dataclass(slots=True)

@@ -1,18 +1,16 @@
-"""Records as a client reads them: with the place and the batch that they came from."""
+"""Records with the batch that they came in."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from millstream.model import TopicPartition
+from millstream.protocol.consumer_kernel import Record
 from millstream.protocol.header import BatchHeader
-from millstream.protocol.record import Record
-
-Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 
 class ReadBatch(NamedTuple):
-    """Records of one batch, from the position that was asked for on."""
+    """Records of one batch, from the position on, and its header: leader epoch, compression, producer."""
 
     partition: TopicPartition
     header: BatchHeader

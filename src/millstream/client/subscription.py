@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from millstream.client.consumer_errors import NotSubscribed
+from millstream.client.record import ReadBatch
 from millstream.model import TopicPartition
 from millstream.protocol.consumer_kernel import Record, RecordReader
 
@@ -220,6 +221,26 @@ class Assignment:
                 break
             self.finish(reader)
         return records
+
+    def take_batches(self, least: int) -> list[ReadBatch]:
+        """What lies ready, batch by batch, until so many records were taken."""
+        found: list[ReadBatch] = []
+        while self.ready and least > 0:
+            reader = self.ready[0]
+            try:
+                records = reader.take_batch()
+            except Exception:
+                if found:
+                    break  # it waits until those before it were handed out
+                raise
+            if records:
+                found.append(
+                    ReadBatch(TopicPartition(reader.topic, reader.partition), reader.header, records)
+                )
+                least -= len(records)
+            if reader.is_done:
+                self.finish(reader)
+        return found
 
     @staticmethod
     def _take_after(reader: RecordReader, count: int) -> list[Record]:
