@@ -174,13 +174,22 @@ class _Link:
 
 
 def now_and_then(seed: int, chance: float, faults: tuple[Fault, ...] = tuple(Fault)[1:]) -> Decide:
-    """Faults for Produce requests now and then, each kind in its turn."""
+    """Faults for Produce requests now and then, each kind in its turn.
+
+    At least one in every 1 / chance requests, so that few requests meet all kinds too.
+    """
     random = Random(seed)
     in_turn = cycle(random.sample(faults, len(faults)))
+    spared = 0
 
     def decide(key: int) -> Fault:
-        if key != PRODUCE or random.random() >= chance:
+        nonlocal spared
+        if key != PRODUCE:
             return Fault.NONE
+        if random.random() >= chance and spared < 1 / chance:
+            spared += 1
+            return Fault.NONE
+        spared = 0
         return next(in_turn)
 
     return decide
