@@ -21,8 +21,9 @@ system:
 demo: setup
 	$(BIN)/python examples/demo.py
 
+JOBS ?= 2
 test: setup system
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 check: setup
 	$(BIN)/ruff check .
