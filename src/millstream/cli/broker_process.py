@@ -118,7 +118,8 @@ async def _serve(config: BrokerConfig, ready: Callable[[str], None] | None) -> i
         for folder in config.log_dirs:
             os.makedirs(folder, exist_ok=True)
         broker = Broker(config)
-        await broker.start()
+        if not await _started(broker, stop):
+            return 0
         _quiet_collector()
     except OSError as error:
         raise MillstreamError(_start_failure(error, config)) from error
@@ -139,6 +140,20 @@ async def _serve(config: BrokerConfig, ready: Callable[[str], None] | None) -> i
             loop.remove_signal_handler(number)
         await broker.stop()
     return 0
+
+
+async def _started(broker: Broker, stop: asyncio.Event) -> bool:
+    """Start the broker; false if it was told to end before it had started, for which it may have to wait."""
+    loop = asyncio.get_running_loop()
+    starting, stopping = loop.create_task(broker.start()), loop.create_task(stop.wait())
+    await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not starting.done():
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        return False
+    await starting
+    return True
 
 
 def _where(broker: Broker) -> str:

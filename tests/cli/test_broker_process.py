@@ -1,0 +1,31 @@
+"""A process that is a broker."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from millstream.broker.cluster_state import ClusterState
+from millstream.cli.broker_process import run_broker
+from millstream.config.broker import BrokerConfig
+
+
+@pytest.mark.timeout(30)
+def test_a_signal_ends_a_broker_that_is_still_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that no controller speaks to waits for it, but not for ever if it is told to end."""
+
+    async def hear_nothing(self: ClusterState) -> None:
+        asyncio.get_running_loop().call_later(0.2, os.kill, os.getpid(), signal.SIGTERM)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(ClusterState, "start", hear_nothing)
+    told: list[str] = []
+    config = BrokerConfig({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
+    assert run_broker(config, told.append) == 0
+    assert told == []
