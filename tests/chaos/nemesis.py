@@ -50,10 +50,10 @@ class Nemesis:
             time.sleep(self._random.uniform(0.2, 6))
             for repair in repairs:
                 repair()
-            self._start_ended()
+            self.start_ended()
             time.sleep(self._random.uniform(0.2, 4))
 
-    def _start_ended(self) -> None:
+    def start_ended(self) -> None:
         """Do what a supervisor does: a broker that finds no registry when it starts says so and ends."""
         for broker, member in self._cluster.members.items():
             if not member.is_running:

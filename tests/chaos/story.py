@@ -36,6 +36,8 @@ KAFKA_CONFIG = {
     "broker.heartbeat.interval.ms": "500",
 }
 HEAL_S = 60.0
+SUPERVISED_S = 5.0
+"""How often a supervisor looks whether brokers have ended."""
 PATIENT = {"delivery.timeout.ms": 300_000, "socket.timeout.ms": 3000, "message.send.max.retries": 1_000_000}
 
 
@@ -85,7 +87,7 @@ def run(folder: Path, seed: int, seconds: float, subject: str) -> Counter[str]:
         nemesis.heal()
         say("all is repaired")
         try:
-            cluster.wait_until_healthy(HEAL_S)
+            _wait_until_healthy(cluster, nemesis)
             say("healthy again")
             writer.wait_for(200, HEAL_S)
             transfers.wait_for(10, HEAL_S)
@@ -109,6 +111,19 @@ def run(folder: Path, seed: int, seconds: float, subject: str) -> Counter[str]:
         )
         say(", ".join(f"{count} {kind}" for kind, count in sorted(nemesis.faults.items())))
         return nemesis.faults
+
+
+def _wait_until_healthy(cluster: HostedCluster, nemesis: Nemesis) -> None:
+    """Also for brokers that gave up: one that began before ZooKeeper could be reached ends after a while."""
+    deadline = time.monotonic() + HEAL_S
+    while True:
+        nemesis.start_ended()
+        try:
+            cluster.wait_until_healthy(SUPERVISED_S)
+            return
+        except TimeoutError:
+            if time.monotonic() > deadline:
+                raise
 
 
 def diagnose(cluster: HostedCluster, topic: str, partitions: int) -> list[str]:
