@@ -32,6 +32,7 @@ from tests.simulation.member import Member, fetch_positions
 from tests.simulation.network import Network
 from tests.simulation.node import PORT, Node
 from tests.simulation.one_broker import Outcome
+from tests.simulation.operator import Operator
 from tests.simulation.transactional import NEW, OLD, TransactionalProducer
 from tests.simulation.transferrer import Transferrer
 from tests.simulation.worker import Worker
@@ -210,6 +211,7 @@ class _Run:
         self._start_consumers()
         for number in range(2):
             self._start_reader(f"reader-{number}")
+        operator = self._start_operator()
         nemesis = ClusterNemesis(
             self.world,
             self.network,
@@ -221,6 +223,8 @@ class _Run:
             favourite=self.favourite,
         )
         await nemesis.run(self.duration_s)
+        if operator is not None:
+            operator.is_over = True
         for lives in self.lives:
             lives.is_calm = True
         await self._in_time("replicas", self._until(self._is_whole))
@@ -378,6 +382,18 @@ class _Run:
         process.start(reader.run((*self.ledger.accounts, *self.ledger.outputs)))
         self.readers.append(reader)
 
+    def _start_operator(self) -> Operator | None:
+        """In half of the seeds somebody moves partitions about, those of the internal topics too."""
+        if self.random.random() < 0.5:
+            return None
+        process = self._start("operator")
+        numbers = [node.number for node in self.nodes]
+        brokers = self._brokers(process)
+        operator = Operator(brokers, numbers, lambda: [place for place, _ in self._states()], process.random)
+        process.start(operator.run(REPLICAS))
+        self.programs.append(operator)
+        return operator
+
     # What is known from inside
 
     def _states(self) -> Iterator[tuple[Place, Any]]:
@@ -395,7 +411,10 @@ class _Run:
             return False
         states = list(self._states())
         return bool(states) and all(
-            state.leader >= 0 and len(state.isr) == len(state.replicas) for _, state in states
+            state.leader >= 0
+            and len(state.isr) == len(state.replicas)
+            and not (state.adding or state.removing)
+            for _, state in states
         )
 
     def _replicas(self, place: Place) -> dict[str, Partition]:

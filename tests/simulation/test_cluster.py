@@ -54,6 +54,9 @@ def test_together_they_test_everything(outcomes: list[Outcome]) -> None:
         "client zombies",
         "offset_commits",
         "outputs",
+        "moves begun",
+        "moves taken back",
+        "preferred elections",
     ):
         assert counts[name] > 0, name
     for name in (
