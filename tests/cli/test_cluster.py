@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 from tests.cli.conftest import CommandLine
 from tests.cli.programs import start
+from tests.processes import free_port
 
 
 def test_info_shows_the_broker(millstream: CommandLine) -> None:
@@ -41,6 +43,25 @@ def test_health_is_an_exit_code(millstream: CommandLine) -> None:
     assert "health-b" in shown.text
     millstream("topic", "delete", "health-b", "--yes")
     assert millstream("cluster", "health", "--wait", "10s").code == 0
+
+
+def test_health_waits_for_a_cluster_that_does_not_answer_yet(tmp_path: Path) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    waiting = start("cluster", "health", "--wait", "30s", bootstrap=address)
+    time.sleep(1.0)
+    assert waiting.poll() is None
+    serving = start("serve", "--listen", address, "--data", str(tmp_path))
+    try:
+        out, err = waiting.communicate(timeout=60)
+        assert (waiting.returncode, err) == (0, b"")
+        assert out.startswith(b"healthy: 1 broker")
+    finally:
+        serving.kill()
+        serving.communicate(timeout=20)
+    in_vain = start("cluster", "health", "--wait", "1s", bootstrap=address)
+    out, err = in_vain.communicate(timeout=30)
+    assert (in_vain.returncode, out) == (1, b"")
+    assert address.encode() in err
 
 
 def test_watch_prints_changes_and_goes_on_without_a_broker() -> None:

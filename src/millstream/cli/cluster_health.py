@@ -12,7 +12,7 @@ import click
 
 from millstream.cli.options import client_options, duration_ms
 from millstream.cli.output import Cell, print_json, print_table
-from millstream.cli.session import run, with_cluster
+from millstream.cli.session import run
 from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
 from millstream.client.health import Health, examine
@@ -38,7 +38,7 @@ SHOWN = 20
 def health(wait_ms: int, bootstrap: str, timeout_ms: int, as_json: bool) -> int:
     """Say which brokers are missing and which partitions are offline, under min ISR or under-replicated.
 
-    The exit code is 1 if there are any.
+    The exit code is 1 if there are any. With --wait a cluster that does not answer yet is waited for, too.
 
     \b
     Examples:
@@ -46,15 +46,23 @@ def health(wait_ms: int, bootstrap: str, timeout_ms: int, as_json: bool) -> int:
       millstream cluster health --wait 1m --json
     """
 
-    async def work(cluster: Cluster, _: Deadline) -> Health:
+    async def main() -> Health:
         patience = Deadline(wait_ms)
-        while True:
-            found = await examine(cluster, Deadline(timeout_ms))
-            if found.is_healthy or patience.remaining_ms <= 0:
-                return found
-            await asyncio.sleep(POLL_S)
+        async with Cluster(
+            bootstrap, client_id="millstream-cli", must_answer_at_once=not wait_ms
+        ) as cluster:
+            while True:
+                try:
+                    within_ms = min(timeout_ms, max(patience.remaining_ms, 1000)) if wait_ms else timeout_ms
+                    found = await examine(cluster, Deadline(within_ms))
+                    if found.is_healthy or patience.remaining_ms <= 0:
+                        return found
+                except KafkaError as error:
+                    if not error.retriable or patience.remaining_ms <= 0:
+                        raise
+                await asyncio.sleep(POLL_S)
 
-    found = with_cluster(bootstrap, timeout_ms, work)
+    found = run(main())
     if as_json:
         print_json(document(found))
     else:
