@@ -10,6 +10,38 @@ from millstream.controller import tree
 from millstream.registry.memory import MemoryRegistry, MemoryTree
 
 
+def test_a_broker_comes_back_whatever_went_wrong_when_it_was_lost() -> None:
+    async def main() -> None:
+        registry = MemoryRegistry(MemoryTree())
+        await registry.start()
+        for root in tree.ROOTS:
+            await registry.create(root)
+
+        def fail() -> None:
+            raise RuntimeError("a defect")
+
+        back = asyncio.Event()
+        membership = Membership(
+            registry,
+            BrokerConfig({"node.id": "1"}),
+            SystemClock(),
+            (Endpoint("PLAINTEXT", "localhost", 9092),),
+            "PLAINTEXT",
+            on_lost=fail,
+            on_joined=back.set,
+        )
+        await membership.join(was_clean=True)
+        before = membership.epoch
+        registry.lose()
+        async with asyncio.timeout(10):
+            await back.wait()
+        assert membership.epoch > before
+        await membership.leave()
+        await registry.close()
+
+    asyncio.run(main())
+
+
 def test_a_broker_that_leaves_takes_nobody_elses_registration_away() -> None:
     """One that lost its session, and whose number another process has taken meanwhile."""
 

@@ -11,15 +11,18 @@ from typing import Any
 
 import pytest
 
+from millstream.cluster.fetcher import Fetcher
+from millstream.cluster.partition import Partition
 from millstream.errors import (
     FetchSessionIdNotFound,
+    KafkaStorageError,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
     NotLeaderOrFollower,
     OffsetNotAvailable,
 )
 from millstream.protocol.messages import FetchRequest, FetchResponse
-from millstream.storage.log import Appended
+from millstream.storage.log import Appended, Log
 from tests.cluster.nodes import TOPIC_ID, Nodes, batch, run, until
 
 
@@ -596,3 +599,73 @@ def test_a_session_that_was_replaced_while_the_disk_was_read_leaves_nothing_behi
         assert len(leader.watchers) == 1
 
     run(test, tmp_path, count=2)
+
+
+def test_a_follower_says_nothing_of_records_that_it_could_not_flush(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where an acknowledgement means fsynced: not after a full disk, and not after it began again."""
+
+    async def test(nodes: Nodes) -> None:
+        await nodes.create(replicas=[1, 2], min_insync_replicas="2")
+        await nodes[1].send(b"flushed")
+
+        def no_room() -> int:
+            raise KafkaStorageError("no room for a checkpoint")
+
+        follower = nodes[2].partition()
+        with monkeypatch.context() as patch:
+            patch.setattr(follower.log, "flush", no_room)
+            nodes[1].append(b"not flushed", acks=1)
+            await until(lambda: follower.log.end_offset == 2)
+            await asyncio.sleep(0.5)
+            assert nodes[1].partition().high_watermark == 1
+            nodes.elect(1, [1, 2])  # another epoch: all places are told anew
+            await nodes.tell()
+            await asyncio.sleep(0.3)
+            assert nodes[1].partition().high_watermark == 1
+            await nodes.stop(2, is_clean=False)
+            patch.setattr(Log, "flush", lambda self: no_room() if "/2/" in self.folder else flush(self))
+            await nodes.start(2)
+            await nodes.tell(2, is_new=False)
+            await asyncio.sleep(0.5)
+            assert nodes[2].partition().log.end_offset == 2
+            assert nodes[1].partition().high_watermark == 1
+        await nodes[1].until_committed(2)
+
+    flush = Log.flush
+    run(test, tmp_path, count=2, log_flush_before_ack="true", replica_lag_time_max_ms="60000")
+
+
+def test_a_defect_costs_an_answer_and_not_the_copying(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(nodes: Nodes) -> None:
+        await nodes.create(partitions=2)
+        await nodes[1].send(b"a")
+        take, answers = Fetcher._take, iter([RuntimeError("a defect")])
+
+        async def take_later(self: Fetcher, answer: FetchResponse) -> None:
+            for error in answers:
+                raise error
+            await take(self, answer)
+
+        monkeypatch.setattr(Fetcher, "_take", take_later)
+        await nodes[1].send(b"b")
+        await nodes.stop(3)
+        failures = iter([RuntimeError("a defect")] * 2)
+        accepted = Partition.isr_accepted
+
+        def accept(self: Partition, isr: list[int], version: int) -> None:
+            for error in failures:
+                raise error
+            accepted(self, isr, version)
+
+        monkeypatch.setattr(Partition, "isr_accepted", accept)
+        await nodes.start(3)
+        await nodes.tell(3, is_new=False)
+        nodes[1].append(b"more", index=1)
+        await until(lambda: nodes.topic.partitions[1].isr == [1, 2, 3])
+        await nodes[1].send(b"c", index=1)
+
+    run(test, tmp_path, replica_lag_time_max_ms="1200", replica_fetch_wait_max_ms="300")

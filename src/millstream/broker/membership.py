@@ -104,8 +104,11 @@ class Membership:
     def _lost(self) -> None:
         log.error("the session with the registry is lost; beginning a new one")
         self.epoch = -1
-        self._on_lost()
         self._is_lost = True
+        try:
+            self._on_lost()
+        except Exception:  # whatever it is, this broker must come back
+            log.exception("not everything could be let go of")
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._join_again())
 

@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 NO_SESSION, NEW_SESSION, OUTSIDE = 0, 0, -1
 MAX_EPOCH = 2**31 - 1
 FIRST_PAUSE_S = 0.02
+NO_LIMIT = float("inf")
 MAX_HELD_S = 1.0
 """How long a partition is held back at a time: the rate may have been changed meanwhile."""
 YIELD_SECONDS = 0.005
@@ -116,7 +117,7 @@ class Fetcher:
                 self._news.clear()
                 await self._news.wait()
             try:
-                answer = await self._ask()
+                await self._take(await self._ask())
             except (FetchSessionIdNotFound, InvalidFetchSessionEpoch):
                 self._end_session()
                 await asyncio.sleep(FIRST_PAUSE_S)
@@ -135,7 +136,6 @@ class Fetcher:
                 await asyncio.sleep(self._max_pause_s)
                 continue
             pause_s = FIRST_PAUSE_S
-            await self._take(answer)
 
     async def _pause(self, pause_s: float) -> None:
         """Wait a moment, or until there is more to copy: the leader may have come back."""
@@ -179,6 +179,9 @@ class Fetcher:
             else:
                 wait_s = min(wait_s, following.not_before - now)
         is_new = self._session_id == NO_SESSION
+        for key in list(self._followings if is_new else self._changed):
+            if key in self._followings:
+                wait_s = min(wait_s, self._hold_unflushed(self._followings[key], now))
         if is_new:
             self._forgotten.clear()
         changed, self._changed = self._changed, {}
@@ -196,6 +199,18 @@ class Fetcher:
                 for topic_id, indexes in _by_topic(forgotten).items()
             ],
         )
+
+    def _hold_unflushed(self, following: Following, now: float) -> float:
+        """Ask for nothing where that would say that records are here for good that are not; how long.
+
+        That is so after a full disk, and where a crash or a leadership that ended left some.
+        """
+        if following.key in self._paused or not following.partition.has_unflushed:
+            return NO_LIMIT
+        following.partition.start_flush()
+        pause_s = following.postponed(now, self._max_pause_s)
+        self._set_aside(following)
+        return pause_s
 
     def _replica_state(self) -> FetchRequest.ReplicaState:
         return FetchRequest.ReplicaState(replica_id=self._peers.broker_id, replica_epoch=self._broker_epoch())
@@ -247,7 +262,7 @@ class Fetcher:
         for following in unflushed:  # the next fetch says that these records are here for good
             partition = following.partition
             await partition.settle_flush()
-            if partition.log.recovery_point < partition.log.end_offset:
+            if partition.has_unflushed:
                 self._fail(following, KafkaStorageError("what was copied could not be flushed"))
 
     def _take_one(self, following: Following, data: FetchResponse.PartitionData) -> None:

@@ -113,5 +113,11 @@ class Following:
             self._pause_s,
             error.message,
         )
-        self.not_before = now + self._pause_s
-        self._pause_s = min(self._pause_s * 2, max_pause_s)
+        self.postponed(now, max_pause_s)
+
+    def postponed(self, now: float, max_pause_s: float) -> float:
+        """Ask for nothing for a moment, which grows from one time to the next; how long."""
+        pause_s = self._pause_s
+        self.not_before = now + pause_s
+        self._pause_s = min(pause_s * 2, max_pause_s)
+        return pause_s

@@ -106,7 +106,11 @@ class IsrChanges:
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, MAX_PAUSE_S)
                 continue
-            self._take(answer, proposals)
+            try:
+                self._take(answer, proposals)
+            except Exception:  # a defect in one partition's way is none of the others'
+                log.exception("ISR changes could not be taken; they are proposed again")
+                self._waiting = {**waiting, **self._waiting}
             if self._waiting.keys() & waiting.keys():
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, MAX_PAUSE_S)

@@ -117,6 +117,11 @@ class Replica:
         """Whether nothing may be acknowledged, to producers or to a leader, before it is flushed."""
         return self._flushing.comes_first
 
+    @property
+    def has_unflushed(self) -> bool:
+        """Whether records are here that must not count before they are flushed."""
+        return self._flushing.comes_first and self.log.recovery_point < self.log.end_offset
+
     def start_flush(self) -> None:
         """Flush in a thread."""
         self._flushing.start()
