@@ -323,6 +323,25 @@ def test_many_processes_may_begin_on_a_new_file_at_once(path: str, member: Membe
     assert os.listdir(path + "-sessions") == []
 
 
+def test_the_name_of_a_new_file_is_durable_before_it_is_used(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flush = os.fsync
+    flushed: list[tuple[bool, str]] = []
+
+    def note(descriptor: int) -> None:
+        flushed.append((os.path.exists(path), os.readlink(f"/proc/self/fd/{descriptor}")))
+        flush(descriptor)
+
+    async def story() -> None:
+        registry = await started(path)
+        await registry.close()
+
+    monkeypatch.setattr(os, "fsync", note)
+    asyncio.run(story())
+    assert (True, os.path.dirname(path)) in flushed
+
+
 def test_a_file_system_without_links_has_its_file_made_in_place(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,9 +48,7 @@ def health(wait_ms: int, bootstrap: str, timeout_ms: int, as_json: bool) -> int:
 
     async def main() -> Health:
         patience = Deadline(wait_ms)
-        async with Cluster(
-            bootstrap, client_id="millstream-cli", must_answer_at_once=not wait_ms
-        ) as cluster:
+        async with Cluster(bootstrap, client_id="millstream-cli", must_answer_at_once=not wait_ms) as cluster:
             while True:
                 try:
                     within_ms = min(timeout_ms, max(patience.remaining_ms, 1000)) if wait_ms else timeout_ms

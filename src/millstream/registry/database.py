@@ -237,7 +237,7 @@ class Database:
 
 
 def make_file(path: str) -> None:
-    """Put a new registry at `path` with a single flush, unless there is a file already.
+    """Put a new registry at `path` with two flushes, its own and its name's, unless there is a file already.
 
     It is made beside, flushed and linked, so that nobody ever sees it half made. Where that cannot be done,
     `prepare` makes it in place, with a flush at every step.
@@ -258,11 +258,21 @@ def make_file(path: str) -> None:
         finally:
             os.close(descriptor)
         os.link(beside, path)
+        _flush_folder(os.path.dirname(path) or ".")
     except OSError:
         pass  # another process was first, or the file system has no links
     finally:
         if os.path.exists(beside):
             os.unlink(beside)
+
+
+def _flush_folder(path: str) -> None:
+    """Make the names in a folder durable: the first write of a registry must not outlive its file's name."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _make_schema(db: sqlite3.Connection) -> None:
