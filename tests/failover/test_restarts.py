@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections import Counter
+from pathlib import Path
 
 from millstream.testing import Cluster
 from tests.failover.load import Reader, Writer, check, read_all
@@ -114,6 +116,36 @@ def test_a_cancelled_move_leaves_partitions_where_they_were(cluster: Cluster) ->
     described = json.loads(command(cluster, "topic", "describe", topic, "--json").stdout)[0]["partitions"]
     assert described[0]["replicas"] == [one, other]
     assert described[1]["replicas"] == [other, one]
+
+
+def test_a_move_is_held_to_a_rate_until_it_has_arrived(cluster: Cluster, tmp_path: Path) -> None:
+    topic = cluster.create_topic("t", 1, assignment={0: [1, 2]})
+    produced = subprocess.run(
+        [sys.executable, "-m", "millstream.cli.main", "produce", topic, "-b", cluster.bootstrap],
+        input=b"\n".join([b"x" * 100_000] * 30),
+        capture_output=True,
+        timeout=60,
+    )
+    assert produced.returncode == 0, produced.stderr
+    plan = tmp_path / "plan.json"
+    moves = [{"topic": topic, "partition": 0, "replicas": [1, 3]}]
+    plan.write_text(json.dumps({"version": 1, "partitions": moves}))
+    words = ("reassign", "execute", str(plan), "--yes", "--throttle", "1MB", "--timeout", "60s")
+    begun = time.monotonic()
+    moved = command(cluster, *words, "--wait", "--json")
+    assert moved.returncode == 0, moved.stderr
+    assert time.monotonic() - begun > 1.5
+    assert "throttled" not in command(cluster, "topic", "config", topic).stdout
+    moves[0]["replicas"] = [1, 2]
+    plan.write_text(json.dumps({"version": 1, "partitions": moves}))
+    held = command(cluster, *words)
+    assert (held.returncode, "unthrottle" in held.stderr) == (0, True)
+    configs = command(cluster, "topic", "config", topic, "--json").stdout
+    assert '"0:2"' in configs
+    let_go = command(cluster, "reassign", "unthrottle", "--json")
+    assert json.loads(let_go.stdout) == [topic]
+    assert '"0:2"' not in command(cluster, "topic", "config", topic, "--json").stdout
+    assert command(cluster, "reassign", "execute", str(plan), "--throttle", "fast").returncode == 2
 
 
 def test_health_of_a_cluster_is_an_exit_code(cluster: Cluster) -> None:

@@ -62,6 +62,19 @@ def duration_ms(_: click.Context, __: click.Parameter, value: str | int) -> int:
     return int(float(match[1]) * units[match[2]])
 
 
+def byte_count(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
+    """An option such as `--throttle 10MB`, in bytes."""
+    if value is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(B|KB|MB|GB)?", value, re.IGNORECASE)
+    if match is None or not (size := int(float(match[1]) * 1024 ** _UNITS[(match[2] or "B").upper()])):
+        raise click.BadParameter(f"{value!r} is not a number of bytes: write 500KB, 10MB or 1.5GB")
+    return size
+
+
+_UNITS = {"B": 0, "KB": 1, "MB": 2, "GB": 3}
+
+
 def key_values(_: click.Context, parameter: click.Parameter, values: Sequence[str]) -> dict[str, str]:
     """Options such as `-c key=value`, given any number of times."""
     pairs: dict[str, str] = {}

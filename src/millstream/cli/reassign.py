@@ -10,6 +10,7 @@ COMMANDS = {
     "plan": ("millstream.cli.reassign_plan:plan", "Show which partitions to move for an even cluster."),
     "execute": ("millstream.cli.reassign_run:execute", "Move partitions, as planned or as a file says."),
     "status": ("millstream.cli.reassign_run:status", "Show the partitions that are on their way."),
+    "unthrottle": ("millstream.cli.reassign_run:unthrottle", "Let replicas copy as fast as they can again."),
     "cancel": ("millstream.cli.reassign_run:cancel", "Leave partitions where they were."),
 }
 

@@ -8,10 +8,11 @@ from typing import IO
 import click
 
 from millstream.cli.elect import report
-from millstream.cli.options import ask, client_options, complete_topics
+from millstream.cli.options import ask, byte_count, client_options, complete_topics
 from millstream.cli.output import print_json, print_table
 from millstream.cli.reassign_plan import make_plan, plan_options, print_moves, read_plan
 from millstream.cli.session import with_cluster
+from millstream.client import throttling
 from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
 from millstream.client.replicas import Reassignment, list_reassignments
@@ -20,6 +21,7 @@ from millstream.errors import KafkaError, NoReassignmentInProgress
 from millstream.model import TopicPartition
 
 POLL_S = 0.2
+STILL_HELD = "The rate holds until `millstream reassign unthrottle`."
 Results = dict[TopicPartition, KafkaError | None]
 
 
@@ -27,6 +29,14 @@ Results = dict[TopicPartition, KafkaError | None]
 @click.argument("file", type=click.File("r"), required=False)
 @plan_options
 @click.option("--wait", is_flag=True, help="Come back when all have arrived, or --timeout has passed.")
+@click.option(
+    "--throttle",
+    "rate",
+    callback=byte_count,
+    metavar="RATE",
+    help="Copy at most so many bytes a second at each broker, such as 10MB. With --wait until all have"
+    " arrived, else until `reassign unthrottle`.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @client_options
 def execute(
@@ -35,6 +45,7 @@ def execute(
     patterns: tuple[str, ...],
     factor: int | None,
     wait: bool,
+    rate: int | None,
     yes: bool,
     bootstrap: str,
     timeout_ms: int,
@@ -48,6 +59,7 @@ def execute(
     Examples:
       millstream reassign execute plan.json
       millstream reassign execute --brokers 1,2,3,4,5 --wait --yes --timeout 10m
+      millstream reassign execute plan.json --throttle 20MB --wait --timeout 2h
     """
     if file is not None and (brokers or patterns or factor):
         raise click.UsageError("give a plan or what decides one, not both")
@@ -65,14 +77,42 @@ def execute(
         ask(f"Move {len(targets)} partitions?", yes)
 
     async def work(cluster: Cluster, deadline: Deadline) -> Results:
+        if targets and rate is not None:
+            await throttling.throttle(cluster, targets, rate, deadline)
         results = await ask_to_reassign(cluster, targets, deadline) if targets else {}
         is_moving = wait
         while is_moving:
             is_moving = bool(await list_reassignments(cluster, deadline))
             await asyncio.sleep(POLL_S if is_moving else 0)
+        if wait and rate is not None:
+            await throttling.unthrottle(cluster, Deadline(timeout_ms))
         return results
 
-    return report(with_cluster(bootstrap, timeout_ms, work), as_json, "Nothing has to be moved.")
+    try:
+        results = with_cluster(bootstrap, timeout_ms, work)
+    except BaseException:
+        if targets and rate is not None:
+            click.echo(STILL_HELD, err=True)
+        raise
+    if targets and rate is not None and not wait:
+        click.echo(STILL_HELD, err=True)
+    return report(results, as_json, "Nothing has to be moved.")
+
+
+@click.command()
+@client_options
+def unthrottle(bootstrap: str, timeout_ms: int, as_json: bool) -> None:
+    """Let replicas copy as fast as they can: takes back what --throttle set, for all topics.
+
+    \b
+    Examples:
+      millstream reassign unthrottle
+    """
+    held = with_cluster(bootstrap, timeout_ms, throttling.unthrottle)
+    if as_json:
+        print_json(held)
+    else:
+        click.echo(f"No longer held back: {', '.join(held)}" if held else "No topic was held back.", err=True)
 
 
 @click.command()
