@@ -93,6 +93,25 @@ def test_others_wait_for_the_time_out_from_when_they_saw_the_beat(folder: str, c
     own.close()
 
 
+def test_a_session_is_judged_by_its_own_time_out(folder: str, clock: HandClock) -> None:
+    """Brokers may be configured differently, at least while that is changed: nobody ends what still holds."""
+    own = begun(folder, clock)
+    for hasty_s in (0.3, TIMEOUT_S * 10):
+        others = OtherSessions(folder, clock, hasty_s)
+        others.know([1])
+        assert others.lost() == []
+        clock.now += TIMEOUT_S * 0.8
+        assert others.lost() == []
+        assert own._beat()
+        assert others.lost() == []
+        clock.now += TIMEOUT_S + 0.001
+        assert others.lost() == [1]
+        others.close()
+        own.close()
+        own = begun(folder, clock)
+    own.close()
+
+
 def test_who_was_paused_looks_again_before_a_verdict(folder: str, clock: HandClock) -> None:
     own = begun(folder, clock)
     others = OtherSessions(folder, clock, TIMEOUT_S)

@@ -1,9 +1,10 @@
 """Sessions of processes on one machine: a locked file each, with a heartbeat in it.
 
-The file `<id>` holds one number of 8 bytes that its owner increases, and is locked (flock) by it for as
-long as it lives. The kernel releases the lock when the process ends, however it ends, so that others see
-a death at once. A process that is stopped keeps its lock but not its heartbeat: others declare it lost
-when they have seen the same number for the session time-out, on their own monotonic clock.
+The file `<id>` holds a number of 8 bytes that its owner increases, and 8 bytes with the session's time-out in
+milliseconds, by which all others judge it. It is locked (flock) by its owner for as long as that lives. The
+kernel releases the lock when the process ends, however it ends, so that others see a death at once. A process
+that is stopped keeps its lock but not its heartbeat: others declare it lost when they have seen the same
+number for the session's time-out, on their own monotonic clock.
 
 An owner's heartbeat counts from before it was written, and only if it was written before the deadline of
 the one before. So the owner's deadline always comes before the others' verdict.
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterable
 
 from millstream.clock import Clock
 
-_BEAT = struct.Struct("<q")
+_BEAT = struct.Struct("<qq")
 BEATS_PER_TIMEOUT = 6
 CERTAIN = 0.9
 """The share of the time-out that an owner counts on."""
@@ -84,7 +85,7 @@ class OwnSession:
         if start > self.deadline:
             return False
         self._beats += 1
-        os.pwrite(self._descriptor, _BEAT.pack(self._beats), 0)
+        os.pwrite(self._descriptor, _BEAT.pack(self._beats, round(self._timeout_s * 1000)), 0)
         if self._clock.monotonic() > self.deadline:
             return False
         self.deadline = start + self._timeout_s * CERTAIN
@@ -103,12 +104,14 @@ class OwnSession:
 
 
 class _Other:
-    __slots__ = ("beat", "descriptor", "seen_at")
+    __slots__ = ("beat", "descriptor", "seen_at", "timeout_s")
 
-    def __init__(self, descriptor: int, seen_at: float) -> None:
+    def __init__(self, descriptor: int, seen_at: float, timeout_s: float) -> None:
+        """`timeout_s` is for one that has not written its own yet."""
         self.descriptor = descriptor
         self.beat = b""
         self.seen_at = seen_at
+        self.timeout_s = timeout_s
 
 
 class OtherSessions:
@@ -133,7 +136,7 @@ class OtherSessions:
             except FileNotFoundError:
                 self._gone.add(session)
             else:
-                self._others[session] = _Other(descriptor, self._clock.monotonic())
+                self._others[session] = _Other(descriptor, self._clock.monotonic(), self._timeout_s)
 
     def sweep(self, sessions: Iterable[int]) -> None:
         """Remove the files of sessions that never came to be; no other process may begin one meanwhile."""
@@ -152,7 +155,9 @@ class OtherSessions:
             now = self._clock.monotonic()
             if beat != other.beat:
                 other.beat, other.seen_at = beat, now
-            elif now - other.seen_at > self._timeout_s:
+                if len(beat) == _BEAT.size:
+                    other.timeout_s = _BEAT.unpack(beat)[1] / 1000
+            elif now - other.seen_at > other.timeout_s:
                 lost.append(session)
         return lost
 
