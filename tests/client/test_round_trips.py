@@ -289,3 +289,24 @@ def test_aborted_transactions_of_another_client_are_left_out(kafka_bootstrap: st
     assert uvloop.run(consumed("read_committed", 2)) == [b"0", b"2"]
     assert uvloop.run(consumed("read_uncommitted", 4)) == [b"0", b"1", b"2", b"3"]
     assert values_in(kafka_bootstrap, topic, isolation_level=1) == [[b"0", b"2"]]
+
+
+def test_what_was_written_is_told_though_some_rows_failed(
+    with_cluster: Run, either_bootstrap: str, new_name: Name
+) -> None:
+    name = new_name("partly")
+
+    def by_length(_: str, key: bytes | None, partitions: int) -> int:
+        return int(key or b"0")
+
+    async def work(cluster: Cluster, deadline: Deadline) -> None:
+        await create_topic(cluster, name, deadline, partitions=2, configs={"max.message.bytes": "1000"})
+        async with AsyncProducer(either_bootstrap, partitioner=by_length) as producer:
+            rows = [b"1", b"x" * 2000, b"2"]
+            deliveries = await producer.send_batch(name, rows, keys=[b"0", b"1", b"0"])
+            with pytest.raises(MessageTooLarge):
+                await deliveries
+            assert deliveries.done()
+            assert [tuple(place) for place in deliveries.written()] == [(name, 0, 0, 2)]
+
+    with_cluster(work)

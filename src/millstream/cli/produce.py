@@ -149,6 +149,7 @@ def produce(
                 await _send_lines(batching, parse, delimiter, files or ("-",))
             await batching.finish()
         except (KafkaError, BadInput) as error:
+            batching.count_rest()
             raise _with_count(error, batching) from error
         finally:
             await producer.close(timeout=0)
@@ -170,6 +171,8 @@ async def _send_lines(batching: Batching, parse: Parse, delimiter: bytes, files:
                     now_ms = time.time_ns() // 1_000_000
                     for line in splitter.feed(chunk):
                         await batching.add(*parse(line, now_ms))
+                    if stream.is_idle:
+                        await batching.flush()
                     progress.advance(len(chunk))
                 for line in splitter.finish():
                     await batching.add(*parse(line, time.time_ns() // 1_000_000))

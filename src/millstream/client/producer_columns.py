@@ -57,8 +57,16 @@ class Deliveries:
         yield from settled(self._batches, FOREVER_SECONDS).__await__()
         return self._ranges()
 
+    def written(self) -> list[DeliveredRange]:
+        """Where rows were written by now, whatever becomes or became of the others."""
+        done = [leaf for batch in self._batches for leaf in batch.leaves if leaf.is_done]
+        return self._places([batch for batch in done if batch.error is None])
+
     def _ranges(self) -> list[DeliveredRange]:
-        written = [leaf for batch in self._batches for leaf in batch.leaves]
+        return self._places([leaf for batch in self._batches for leaf in batch.leaves])
+
+    @staticmethod
+    def _places(written: list[Batch]) -> list[DeliveredRange]:
         firsts = [(batch.delivered(0, -1), batch.count) for batch in written]
         return [DeliveredRange(each.topic, each.partition, each.offset, count) for each, count in firsts]
 
