@@ -1,9 +1,10 @@
-"""How much memory a producer needs while it sends a lot: the bar is 200 MB resident for 10 GB.
+"""How much memory clients need while they send or read a lot: the bar is 200 MB resident for 10 GB.
 
-    python -m bench.producer_memory                  10 GB of 1 KB records, from a process of its own
-    python -m bench.producer_memory --gigabytes 1 --way arrow
+    python -m bench.client_memory                  10 GB of 1 KB records, from a process of its own
+    python -m bench.client_memory --gigabytes 1 --way send_arrow
 
-The broker keeps only the newest data, so that the disk does not fill.
+So that the disk does not fill, the broker keeps only the newest of what is sent, and what is read is one
+gigabyte, again and again from its beginning.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from bench.workload import topic_on
 VALUE_BYTES = 1000
 ROWS = 5_000
 BAR_MB = 200.0
-WAYS = ("send", "batch", "arrow")
+SENDING = ("send", "send_batch", "send_arrow")
+READING = ("iterate", "poll", "poll_arrow")
+PARTITIONS = 4
+READ_AGAIN_RECORDS = 1_000_000
 SMALL_LOG = {"retention.bytes": "200000000", "segment.bytes": "100000000"}
 
 
@@ -39,7 +43,7 @@ def produce(bootstrap: str, topic: str, way: str, records: int) -> None:
         values = [value] * ROWS
         send: Any = producer.send_batch
         rows: Any = values
-        if way == "arrow":
+        if way == "send_arrow":
             import pyarrow as pa
 
             send, rows = producer.send_arrow, pa.table({"value": pa.array(values, pa.binary())})
@@ -47,11 +51,29 @@ def produce(bootstrap: str, topic: str, way: str, records: int) -> None:
             send(topic, rows)
 
 
+def consume(bootstrap: str, topic: str, way: str, records: int) -> None:
+    from millstream import Consumer
+
+    with Consumer(bootstrap, offset_reset="earliest") as consumer:
+        consumer.assign([(topic, index) for index in range(PARTITIONS)])
+        while records > 0:
+            wanted = seen = min(records, READ_AGAIN_RECORDS)
+            if way == "iterate":
+                for record in consumer:
+                    seen -= len(record.value) // VALUE_BYTES
+                    if seen == 0:
+                        break
+            while seen > 0:
+                seen -= len(consumer.poll()) if way == "poll" else consumer.poll_arrow().num_rows
+            records -= wanted
+            consumer.seek_to_beginning()
+
+
 def watch(bootstrap: str, topic: str, way: str, records: int) -> tuple[float, float]:
     """The most memory, in MB, that the process ever had, and the seconds it took."""
     started = time.monotonic()
     process = multiprocessing.get_context("spawn").Process(
-        target=produce, args=(bootstrap, topic, way, records)
+        target=produce if way in SENDING else consume, args=(bootstrap, topic, way, records)
     )
     process.start()
     most = 0.0
@@ -63,14 +85,14 @@ def watch(bootstrap: str, topic: str, way: str, records: int) -> tuple[float, fl
         time.sleep(0.05)
     process.join()
     if process.exitcode:
-        raise RuntimeError(f"the producer ended with {process.exitcode}")
+        raise RuntimeError(f"the client ended with {process.exitcode}")
     return most, time.monotonic() - started
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--gigabytes", type=float, default=10.0)
-    parser.add_argument("--way", choices=WAYS, action="append")
+    parser.add_argument("--way", choices=(*SENDING, *READING), action="append")
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
     records = int(options.gigabytes * 1e9) // VALUE_BYTES
@@ -78,13 +100,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="bench-memory-") as folder:
         subject = Subject(MILLSTREAM, MILLSTREAM, Path(folder))
         with subject.fresh(settings) as broker:
-            for way in options.way or WAYS:
-                with topic_on(broker, 4, SMALL_LOG) as topic:
+            for way in options.way or (*SENDING, *READING):
+                with topic_on(broker, PARTITIONS, SMALL_LOG if way in SENDING else None) as topic:
+                    if way in READING:
+                        produce(broker.bootstrap, topic, "send_batch", min(records, READ_AGAIN_RECORDS))
                     most, seconds = watch(broker.bootstrap, topic, way, records)
                 verdict = "met" if most <= BAR_MB else "MISSED"
                 rate = options.gigabytes * 1e3 / seconds
-                sent = f"{options.gigabytes:g} GB in {seconds:.0f} s ({rate:.0f} MB/s)"
-                print(f"{verdict}: {way}: at most {most:.0f} MB resident while sending {sent}", flush=True)
+                moved = f"{options.gigabytes:g} GB in {seconds:.0f} s ({rate:.0f} MB/s)"
+                print(f"{verdict}: {way}: at most {most:.0f} MB resident for {moved}", flush=True)
 
 
 if __name__ == "__main__":
