@@ -1,4 +1,7 @@
-"""Admin: the blocking face of AsyncAdmin."""
+"""Admin: the blocking face of AsyncAdmin.
+
+Signatures are written out here as in admin.py, so that editors and type checkers know them.
+"""
 
 from __future__ import annotations
 

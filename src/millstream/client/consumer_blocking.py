@@ -1,4 +1,7 @@
-"""Consumer: the blocking face of AsyncConsumer, for programs without an event loop."""
+"""Consumer: the blocking face of AsyncConsumer, for programs without an event loop.
+
+Signatures are written out here as in consumer.py, so that editors and type checkers know them.
+"""
 
 from __future__ import annotations
 

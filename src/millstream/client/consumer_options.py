@@ -1,4 +1,7 @@
-"""What a consumer can be told when it is made, checked once."""
+"""What a consumer can be told when it is made, checked once.
+
+ConsumerArguments, for type checkers, and ConsumerOptions name the same options: what is given, and what it means.
+"""
 
 from __future__ import annotations
 

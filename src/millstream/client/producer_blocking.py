@@ -1,4 +1,7 @@
-"""Writes records to a cluster, from threads that block."""
+"""Writes records to a cluster, from threads that block.
+
+Signatures are written out here as in producer.py, so that editors and type checkers know them.
+"""
 
 from __future__ import annotations
 

@@ -6,6 +6,9 @@
 Like kernel.py, which describes the bytes, this source runs compiled where it can be and interpreted where
 not; client_kernel.pxd holds the C layout of the classes. Records are encoded as they are given, so that a
 batch is ready to leave without another look at them.
+
+`_size_of`, `_put` and `_put_bytes` stand in kernel.py too: a function of another extension module cannot be
+inlined, and calling them there made a record of 100 bytes 15 % more expensive.
 """
 
 from __future__ import annotations

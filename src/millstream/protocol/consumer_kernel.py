@@ -6,6 +6,9 @@
 kernel.py describes the bytes of batches and records. Here a record becomes an object only when it is asked
 for, so what was fetched ahead stays the bytes that came from the socket. consumer_kernel.pxd holds the C
 layout of the classes. No input is read beyond its end: every length is compared with what remains.
+
+The readers of numbers are this module's own, since those of kernel.py, in another extension module, could not
+be inlined into the loop over records.
 """
 
 from __future__ import annotations
