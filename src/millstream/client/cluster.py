@@ -27,6 +27,7 @@ R = TypeVar("R", bound=Response)
 T = TypeVar("T")
 
 DEFAULT_PORT = 9092
+NO_CONTROLLER = -1
 METADATA_MAX_AGE_MS = 300_000
 BACKOFF_MS = 50
 MAX_BACKOFF_MS = 1000
@@ -109,7 +110,16 @@ class Cluster:
         node = self.metadata.nodes.get(node_id)
         if node is None:
             raise LeaderNotAvailable(f"broker {node_id} is not part of the cluster at the moment")
-        return await self._connect(node.host, node.port, deadline)
+        try:
+            return await self._connect(node.host, node.port, deadline)
+        except (NetworkException, RequestTimedOut):
+            self._mistrust(node_id)
+            raise
+
+    def _mistrust(self, node_id: int | None) -> None:
+        """A broker does not answer: if it was the controller, another may be by now."""
+        if node_id is not None and node_id == self.metadata.controller_id:
+            self.metadata.controller_id = NO_CONTROLLER
 
     def open_connection(self, node_id: int) -> Connection | None:
         """The connection to a broker if it is open now: for callers that do not wait."""
@@ -164,14 +174,18 @@ class Cluster:
         max_version: int | None = None,
     ) -> R:
         """Ask one broker (any, where `node_id` is None) once."""
-        connection = (
-            await self.any_connection(deadline)
-            if node_id is None
-            else await self.connection(node_id, deadline)
-        )
-        return await connection.request(
-            request, answer, self.try_timeout_ms(deadline), max_version=max_version
-        )
+        try:
+            connection = (
+                await self.any_connection(deadline)
+                if node_id is None
+                else await self.connection(node_id, deadline)
+            )
+            return await connection.request(
+                request, answer, self.try_timeout_ms(deadline), max_version=max_version
+            )
+        except (NetworkException, RequestTimedOut):
+            self._mistrust(node_id)
+            raise
 
     def try_timeout_ms(self, deadline: Deadline) -> int:
         """How long a single try may take."""

@@ -1,6 +1,6 @@
 """What a consumer can be told when it is made, checked once.
 
-ConsumerArguments, for type checkers, and ConsumerOptions name the same options: what is given, and what it means.
+ConsumerArguments, for type checkers, and ConsumerOptions name the same options: as given, and as meant.
 """
 
 from __future__ import annotations

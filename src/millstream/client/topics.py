@@ -9,7 +9,17 @@ from uuid import UUID
 from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
 from millstream.client.errors import NoSuchTopic, raise_for
-from millstream.errors import KafkaError, LeaderNotAvailable, NotController, UnknownTopicOrPartition
+from millstream.client.metadata import Topic
+from millstream.errors import (
+    InvalidPartitions,
+    KafkaError,
+    LeaderNotAvailable,
+    NetworkException,
+    NotController,
+    RequestTimedOut,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
 from millstream.model import NO_UUID, TopicPartition
 from millstream.protocol.messages import (
     CreatePartitionsRequest,
@@ -70,25 +80,39 @@ async def create_topic(
         validate_only=validate_only,
     )
 
-    async def attempt() -> Created:
+    is_in_doubt = False
+
+    async def attempt() -> Created | None:
+        nonlocal is_in_doubt
         node_id = await cluster.controller(deadline)
-        response = await cluster.request(node_id, request, CreateTopicsResponse, deadline)
+        try:
+            response = await cluster.request(node_id, request, CreateTopicsResponse, deadline)
+        except (NetworkException, RequestTimedOut):
+            is_in_doubt = not validate_only
+            raise
         answer = response.topics[0]
         _check_controller(cluster, answer.error_code)
+        if answer.error_code == TopicAlreadyExists.code and is_in_doubt:
+            return None  # the answer to an earlier try was lost, its deed was not
         raise_for(answer.error_code, answer.error_message, f"topic {name}")
         return Created(name, answer.topic_id, answer.num_partitions, answer.replication_factor)
 
     created = await cluster.retrying(attempt, deadline)
     if not validate_only:
-        await _until_led(cluster, name, deadline)
+        topic = await _until_led(cluster, name, deadline)
+        if created is None:
+            replicas = max((len(each.replicas) for each in topic.partitions.values()), default=BROKER_DEFAULT)
+            created = Created(name, topic.id, len(topic.partitions), replicas)
+    if created is None:
+        raise TopicAlreadyExists(f"topic {name}: {TopicAlreadyExists().message}")
     return created
 
 
-async def _until_led(cluster: Cluster, name: str, deadline: Deadline, at_least: int = 1) -> None:
+async def _until_led(cluster: Cluster, name: str, deadline: Deadline, at_least: int = 1) -> Topic:
     """Wait until the cluster shows so many partitions, each with a leader: brokers learn of a change
     one after the other."""
 
-    async def attempt() -> None:
+    async def attempt() -> Topic:
         metadata = await cluster.refresh([name], deadline)
         topic = metadata.topic(name)
         if len(topic.partitions) < at_least:
@@ -96,8 +120,9 @@ async def _until_led(cluster: Cluster, name: str, deadline: Deadline, at_least: 
         for partition in topic.partitions.values():
             if partition.leader not in metadata.nodes:
                 raise LeaderNotAvailable(f"partition {name}-{partition.index} has no leader yet")
+        return topic
 
-    await cluster.retrying(attempt, deadline)
+    return await cluster.retrying(attempt, deadline)
 
 
 async def delete_topic(cluster: Cluster, name: str, deadline: Deadline) -> None:
@@ -143,13 +168,24 @@ async def add_partitions(
         validate_only=validate_only,
     )
 
+    is_in_doubt = False
+
     async def attempt() -> None:
+        nonlocal is_in_doubt
         node_id = await cluster.controller(deadline)
-        response = await cluster.request(node_id, request, CreatePartitionsResponse, deadline)
+        try:
+            response = await cluster.request(node_id, request, CreatePartitionsResponse, deadline)
+        except (NetworkException, RequestTimedOut):
+            is_in_doubt = not validate_only
+            raise
         answer = response.results[0]
         _check_controller(cluster, answer.error_code)
         if answer.error_code == UnknownTopicOrPartition.code:
             raise NoSuchTopic(f"topic {name} does not exist")
+        if answer.error_code == InvalidPartitions.code and is_in_doubt:
+            known = (await cluster.refresh([name], deadline)).topic(name)
+            if len(known.partitions) == total:
+                return  # the answer to an earlier try was lost, its deed was not
         raise_for(answer.error_code, answer.error_message, f"topic {name}")
 
     await cluster.retrying(attempt, deadline)
