@@ -47,7 +47,7 @@ class ClusterState:
         self._sequence = -1
         self._terms = 0
         """How often this broker began to ask anew."""
-        self._heard_at = float("-inf")
+        self._heard_at = self._as_of = float("-inf")
         self._is_first = True
         self._task: asyncio.Task[None] | None = None
         self._moved = asyncio.Event()
@@ -73,6 +73,10 @@ class ClusterState:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
+    def knows_all_since(self, moment: float) -> bool:
+        """Whether all that the controller knew at a moment of the loop's time has been applied here."""
+        return self._as_of >= moment
+
     def begin_anew(self) -> None:
         """Ask for everything, and take no answer to what was asked before: the session was lost."""
         self._sequence = -1
@@ -92,7 +96,7 @@ class ClusterState:
         pause_s, is_said = PAUSE_S, False
         while True:
             try:
-                terms = self._terms
+                terms, asked_at = self._terms, loop.time()
                 response = await self._ask()
                 if terms != self._terms:
                     continue
@@ -100,6 +104,7 @@ class ClusterState:
                     raise _Gap("it was silent for too long")
                 await self._apply(response)
                 self._heard_at = loop.time()
+                self._as_of = asked_at
             except _Gap as error:
                 log.info("asking the controller for everything: %s", error)
                 self._sequence = -1

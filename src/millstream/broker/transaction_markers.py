@@ -99,17 +99,19 @@ async def _refused_when(committed: asyncio.Future[None], error: KafkaError) -> N
 class _Ending:
     """A transaction that is being ended, and the partitions that do not know it yet."""
 
-    __slots__ = ("left", "marker", "transaction", "transactional_id")
+    __slots__ = ("began_at", "left", "marker", "transaction", "transactional_id")
 
     def __init__(self, transactional_id: str) -> None:
         self.transactional_id = transactional_id
         self.transaction: Transaction | None = None
         self.left: set[TopicPartition] = set()
         self.marker: Marker
+        self.began_at = 0.0
 
     def begin(self, transaction: Transaction, coordinator_epoch: int) -> None:
         producer = Producer(transaction.producer_id, transaction.epoch)
         self.transaction = transaction
+        self.began_at = asyncio.get_running_loop().time()
         self.left = set(transaction.partitions)
         self.marker = Marker(producer, transaction.is_commit, coordinator_epoch, transaction.version)
 
@@ -185,7 +187,9 @@ class TransactionMarkers:
         for name in sorted(ending.left):
             topic = self._broker.metadata.topics.get(name.topic)
             if topic is None or name.partition >= len(topic.partitions):
-                ending.left.discard(name)  # it was deleted
+                # It was deleted, or this broker, which may be starting, has not heard of it yet.
+                if self._broker.cluster_state.knows_all_since(ending.began_at):
+                    ending.left.discard(name)
             else:
                 by_leader.setdefault(topic.partitions[name.partition].leader, []).append(name)
         here = by_leader.pop(self._broker.config.node_id, [])

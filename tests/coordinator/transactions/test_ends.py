@@ -15,7 +15,9 @@ from millstream.broker.coordinators import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from millstream.broker.handlers.group_offsets import txn_offset_commit
 from millstream.broker.router import Context
 from millstream.broker.server import Broker
+from millstream.cluster.metadata import Topic
 from millstream.cluster.partition import ALL, Partition
+from millstream.cluster.replicas import Replicas
 from millstream.config.broker import BrokerConfig
 from millstream.controller.topics import NewTopic
 from millstream.coordinator.groups.commits import Caller, Commit
@@ -187,6 +189,50 @@ def test_no_marker_leaves_before_the_decision_is_committed(
             await ending
             await case.completed()
             assert case.log() == [b"x", True]
+
+    run(test())
+
+
+def test_a_topic_that_this_broker_has_not_heard_of_yet_is_not_taken_for_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the start of a broker with many partitions its coordinators are in service before it knows all."""
+
+    async def decide() -> None:
+        async with running(tmp_path) as case:
+            with monkeypatch.context() as patch:
+                do_not_end(case, patch)
+                await case.init()
+                await case.send(b"x")
+                await case.end()
+
+    apply = Replicas.apply
+
+    async def apply_slowly(self: Replicas, topic: Topic, *arguments: Any, **options: Any) -> None:
+        if topic.name == TOPIC.topic:
+            await asyncio.sleep(1.0)
+        await apply(self, topic, *arguments, **options)
+
+    async def find() -> None:
+        monkeypatch.setattr(Replicas, "apply", apply_slowly)
+        async with running(tmp_path) as case:
+            await case.completed()
+            assert case.log() == [b"x", True]
+
+    run(decide())
+    run(find())
+
+
+def test_the_end_in_a_deleted_topic_is_nobodys_concern(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as case:
+            await case.init()
+            await case.send(b"x")
+            await case.broker.controller.delete_topic(case.broker.metadata.topic(TOPIC.topic))
+            await case.end()
+            await case.completed()
 
     run(test())
 
