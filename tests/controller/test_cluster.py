@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from millstream.broker.coordinators import Coordinators
 from millstream.cluster.metadata import BrokerNode
+from millstream.cluster.partition import Partition
 from millstream.controller import term, tree
 from millstream.controller.reading import read_brokers
 from millstream.controller.topics import NewTopic
@@ -234,6 +236,30 @@ def test_brokers_that_could_not_be_looked_at_are_looked_at_again(
         await cluster.stop(gone)
         await cluster.until(lambda: gone not in cluster.controller.metadata.brokers)
         assert next(failures, None) is None
+
+    run_in_memory(test)
+
+
+def test_a_broker_that_starts_knows_all_topics_before_it_leads_anything(
+    run_in_memory: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its coordinators look at topics: one that is not known yet is not there, for them."""
+
+    async def test(cluster: Cluster) -> None:
+        names = {f"t{number}" for number in range(5)}
+        for name in names:
+            await cluster.create(name, assignment={0: [1]})
+        await cluster.stop(1)
+        known: list[set[str]] = []
+        lead = Coordinators.lead
+
+        def note(self: Coordinators, partition: Partition) -> None:
+            known.append(set(self._broker.metadata.topics))
+            lead(self, partition)
+
+        monkeypatch.setattr(Coordinators, "lead", note)
+        await cluster.start(1)
+        assert known == [names] * 5
 
     run_in_memory(test)
 

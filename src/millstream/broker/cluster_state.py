@@ -206,6 +206,8 @@ class ClusterState:
         self._configure(response)
         for name, topic_id in deleted_in(response):
             await self._delete(name, topic_id)
+        if self._is_first:  # nobody asks yet, and what is led first may have to do with what comes last
+            metadata.put(topic for topic, _ in merged)
         for topic, change in merged:
             await self._take(topic, change)
         if response.is_full:
