@@ -248,6 +248,8 @@ class _Run:
         await self._in_time("positions", admin.call(self._read_positions(admin)))
         await self._in_time("replicas", self._until(self._are_quiet))
         self._compare_replicas()
+        if operator is not None:
+            self._check_topics(operator)
         self.elections = sum(state.leader_epoch for _, state in self._states())
         for node in self.nodes:
             node.is_over = True
@@ -443,6 +445,22 @@ class _Run:
             if len(set(contents.values())) > 1:
                 sizes = {name: len(content) for name, content in contents.items()}
                 self.history.complaints.append(f"the replicas of {place} differ: {sizes} bytes")
+
+    def _check_topics(self, operator: Operator) -> None:
+        """Topics that were made are there, those that were deleted are not, and all brokers know the same."""
+        known = {place[0] for place, _ in self._states()}
+        for name in sorted(operator.made - known):
+            self.history.complaints.append(f"the topic {name} was made, and is not there")
+        for name in sorted(operator.deleted & known):
+            self.history.complaints.append(f"the topic {name} was deleted, and is there")
+        for node in self.nodes:
+            assert node.broker is not None
+            seen = set(node.broker.metadata.topics)
+            held = {partition.name.topic for partition in node.broker.replicas}
+            if seen != known or held - known:
+                self.history.complaints.append(
+                    f"{node.name} knows {sorted(seen)} and holds {sorted(held)}, not {sorted(known)}"
+                )
 
     # The end
 

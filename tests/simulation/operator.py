@@ -1,4 +1,5 @@
-"""An operator who moves partitions about, takes moves back, and gives leadership to preferred leaders."""
+"""An operator who moves partitions about, takes moves back, gives leadership to preferred leaders, and makes
+topics that nobody writes to, grows them and deletes them."""
 
 from __future__ import annotations
 
@@ -7,14 +8,20 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
 
+from millstream.errors import TopicAlreadyExists, UnknownTopicOrPartition
+from millstream.model import NO_UUID
 from millstream.protocol.messages import (
     AlterPartitionReassignmentsRequest,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
     ElectLeadersRequest,
 )
 from tests.simulation.brokers import Brokers
 from tests.simulation.ledger import Place
 
-MOVE_VERSION, ELECT_VERSION = 1, 2
+MOVE_VERSION, ELECT_VERSION, CREATE_VERSION, GROW_VERSION, DELETE_VERSION = 1, 2, 7, 3, 6
+EXTRA = "extra-"
 PREFERRED = 0
 Move = AlterPartitionReassignmentsRequest
 
@@ -26,6 +33,11 @@ class Operator:
         self, brokers: Brokers, nodes: Sequence[int], places: Callable[[], list[Place]], random: Random
     ) -> None:
         """`places` are the partitions that there are now."""
+        self.deleted: set[str] = set()
+        """Topics whose deletion was answered with success."""
+        self.made: set[str] = set()
+        """Topics whose creation was, and that nobody has tried to delete."""
+        self._tried: list[str] = []
         self._brokers = brokers
         self._nodes = list(nodes)
         self._places = places
@@ -41,10 +53,12 @@ class Operator:
             if self.is_over or not places:
                 continue
             chosen = random.sample(places, random.randint(1, min(3, len(places))))
-            what = random.choice(("moves", "moves", "moves", "moves taken back", "preferred elections"))
+            what = random.choice(("moves", "moves", "moves taken back", "preferred elections", "topics"))
             try:
                 if what == "preferred elections":
                     await self._elect(chosen)
+                elif what == "topics":
+                    await self._change_topics(replicas)
                 else:
                     await self._move(chosen, replicas if what == "moves" else 0)
                 self.counts[what] += 1
@@ -81,4 +95,46 @@ class Operator:
         )
         answer = await self._brokers.ask_controller(request, ELECT_VERSION)
         if answer.error_code:
+            self._brokers.forget_controller()
+
+    async def _change_topics(self, replicas: int) -> None:
+        """Make a topic, or let one grow, or delete one that may be there."""
+        what = self._random.choice(("make", "make", "grow", "delete")) if self._tried else "make"
+        if what == "make":
+            await self._make(f"{EXTRA}{len(self._tried)}", replicas)
+        elif what == "grow":
+            name, count = self._random.choice(self._tried), self._random.randint(2, 4)
+            grown = CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=count, assignments=None)
+            await self._brokers.ask_controller(
+                CreatePartitionsRequest(topics=[grown], timeout_ms=5000, validate_only=False), GROW_VERSION
+            )
+        else:
+            await self._delete(self._random.choice(self._tried))
+
+    async def _make(self, name: str, replicas: int) -> None:
+        self._tried.append(name)
+        wanted = CreateTopicsRequest.CreatableTopic(
+            name=name, num_partitions=self._random.randint(1, 3), replication_factor=replicas
+        )
+        answer = await self._brokers.ask_controller(
+            CreateTopicsRequest(topics=[wanted], timeout_ms=5000), CREATE_VERSION
+        )
+        code = answer.topics[0].error_code
+        if code in (0, TopicAlreadyExists.code):
+            self.made.add(name)
+            self.counts["topics made"] += 1
+        else:
+            self._brokers.forget_controller()
+
+    async def _delete(self, name: str) -> None:
+        self.made.discard(name)
+        wanted = DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=NO_UUID)
+        answer = await self._brokers.ask_controller(
+            DeleteTopicsRequest(topics=[wanted], timeout_ms=5000), DELETE_VERSION
+        )
+        code = answer.responses[0].error_code
+        if code == 0:
+            self.deleted.add(name)
+            self.counts["topics deleted"] += 1
+        elif code != UnknownTopicOrPartition.code:
             self._brokers.forget_controller()

@@ -57,6 +57,8 @@ def test_together_they_test_everything(outcomes: list[Outcome]) -> None:
         "moves begun",
         "moves taken back",
         "preferred elections",
+        "topics made",
+        "topics deleted",
     ):
         assert counts[name] > 0, name
     for name in (
