@@ -220,24 +220,33 @@ class Ensemble:
             self.post(self._lost)
 
     def _beat(self) -> None:
-        """Send a sign of life, wait for the answer, and again."""
+        """Send a sign of life, wait for the answer, and again until the session ends."""
         while not self._stop.wait(self._granted_s / BEATS):
-            if not self.client.connected:
-                continue
-            connection, sent_at = self.lease.connection, self._clock.monotonic()
-            result = self.client.sync_async("/")
-            if not result.wait(self._granted_s * SILENCE):
-                if connection == self.lease.connection and not self._stop.is_set():
-                    logger.warning("ZooKeeper's server is silent; trying another")
-                    self._handler.cut()
-                continue
-            error = result.exception
-            if error is None:
-                self.lease.answered(sent_at, connection)
-            elif isinstance(error, SessionExpiredError):
-                self.lease.end()
-                self.post(self._lost)
-                return
+            try:
+                if not self._beat_once():
+                    return
+            except Exception:  # kazoo keeps the session alive: without a heart nobody would count on it
+                logger.exception("a sign of life could not be sent; it is tried again")
+
+    def _beat_once(self) -> bool:
+        """Send one sign of life, and wait for the answer; false if the session is over."""
+        if not self.client.connected:
+            return True
+        connection, sent_at = self.lease.connection, self._clock.monotonic()
+        result = self.client.sync_async("/")
+        if not result.wait(self._granted_s * SILENCE):
+            if connection == self.lease.connection and not self._stop.is_set():
+                logger.warning("ZooKeeper's server is silent; trying another")
+                self._handler.cut()
+            return True
+        error = result.exception
+        if error is None:
+            self.lease.answered(sent_at, connection)
+        elif isinstance(error, SessionExpiredError):
+            self.lease.end()
+            self.post(self._lost)
+            return False
+        return True
 
     def _end(self) -> None:
         patience = threading.Timer(CLOSE_TIMEOUT_S, self._handler.cut)
