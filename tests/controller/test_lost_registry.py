@@ -8,8 +8,10 @@ from random import Random
 
 import pytest
 
+from millstream.broker import cluster_state
 from millstream.controller.topics import NewTopic
-from millstream.errors import KafkaError
+from millstream.errors import KafkaError, NotController
+from millstream.protocol.messages import ClusterStateResponse
 from millstream.registry.memory import MemoryRegistry
 from tests.controller.cluster import Cluster
 
@@ -60,6 +62,26 @@ def test_a_controller_that_is_cut_off_is_replaced_and_follows(tmp_path: Path) ->
             assert cluster.controller is not old
             assert "refused" not in old.metadata.topics
             await cluster.create("after", 3)
+
+    asyncio.run(main())
+
+
+def test_a_start_that_waits_for_the_controller_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(60), Cluster(tmp_path) as cluster:
+            await cluster.stop(3)
+            monkeypatch.setattr(cluster_state, "START_QUIET_S", 0.3)
+            with monkeypatch.context() as patch:
+                patch.setattr(cluster.controller.controller.requests, "poll", refuse)
+                starting = asyncio.create_task(cluster.start(3))
+                await cluster.until(lambda: "the start waits for word" in caplog.text)
+                assert not starting.done()
+            await starting
+
+    async def refuse(_: object) -> ClusterStateResponse:
+        return ClusterStateResponse(error_code=NotController.code, error_message="not now")
 
     asyncio.run(main())
 

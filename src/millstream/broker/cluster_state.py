@@ -33,6 +33,8 @@ ANSWER_MS = 1500
 SILENCE_S = 1.0
 PAUSE_S = 0.02
 MAX_PAUSE_S = 0.5
+START_QUIET_S = 5.0
+"""How often a start that waits says so."""
 
 
 class _Gap(Exception):
@@ -93,7 +95,7 @@ class ClusterState:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        pause_s, is_said = PAUSE_S, False
+        pause_s, is_said, began_at = PAUSE_S, False, loop.time()
         while True:
             try:
                 terms, asked_at = self._terms, loop.time()
@@ -109,7 +111,10 @@ class ClusterState:
                 log.info("asking the controller for everything: %s", error)
                 self._sequence = -1
             except (KafkaError, RegistryError) as error:
-                if not is_said:
+                if self._is_first and loop.time() - began_at > START_QUIET_S:
+                    log.warning("the start waits for word from the controller: %s", error)
+                    began_at = loop.time()
+                elif not is_said:
                     log.info("no word from the controller: %s", error)
                     is_said = True
                 self._controller_id = None
