@@ -15,7 +15,7 @@ import pytest
 from millstream import AsyncProducer, Closed, Consumer, NoTransaction, Producer
 from millstream.client import batch_builder
 from millstream.client.producer_delivery import Unplaced
-from millstream.errors import MillstreamError, RequestTimedOut
+from millstream.errors import MillstreamError, RequestTimedOut, UnknownTopicOrPartition
 from millstream.protocol.compression import compress
 from tests.client.consuming import new_topic
 from tests.client.logs import values_in
@@ -302,3 +302,54 @@ def test_closing_twice_and_from_two_threads(own_bootstrap: str, topic: str) -> N
     consumer = Consumer(own_bootstrap)
     for _ in range(2):
         consumer.close()
+
+
+@pytest.mark.parametrize("error", [ValueError("bad"), SystemExit(3), KeyboardInterrupt()])
+def test_callbacks_that_raise_do_not_stop_the_producer(
+    own_bootstrap: str, topic: str, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_: Any) -> None:
+        raise error
+
+    with Producer(own_bootstrap) as producer:
+        delivery = producer.send(topic, b"1")
+        delivery.add_done_callback(broken)
+        delivery.result(10)
+        producer.flush(10)
+        assert producer.send(topic, b"2").result(10).offset == 1
+    assert "a delivery's callback failed" in caplog.text
+
+
+def test_a_partitioner_that_raises_or_errs_fails_only_its_record(own_bootstrap: str) -> None:
+    def choose(_: str, key: bytes | None, partitions: int) -> int:
+        return {b"good": 1, b"far": 9}[key or b""]
+
+    name: str = run(new_topic(own_bootstrap, 2, "chosen"))
+    with Producer(own_bootstrap, partitioner=choose, max_block_ms=5000) as producer:
+        for _ in range(2):  # before the topic is known, and after
+            with pytest.raises((KeyError, UnknownTopicOrPartition)):
+                producer.send(name, b"x", key=b"none").result(10)
+            with pytest.raises(UnknownTopicOrPartition):
+                producer.send(name, b"x", key=b"far").result(10)
+            assert producer.send(name, b"x", key=b"good").result(10).partition == 1
+        with pytest.raises(UnknownTopicOrPartition):
+            producer.send_batch(name, [b"1", b"2"], keys=[b"good", b"far"])
+        with pytest.raises(KeyError):
+            producer.send_batch(name, [b"1", b"2"], keys=[b"good", b"none"])
+        producer.flush(10)
+        assert producer.buffered_bytes == 0
+
+
+def test_a_defect_in_a_turn_does_not_outlast_deadlines(
+    own_bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Producer(own_bootstrap, delivery_timeout_ms=1000) as producer:
+        producer.send(topic, b"1").result(10)
+        sender: Any = producer._core._sender
+
+        def broken(*_: Any) -> None:
+            raise RuntimeError("a defect")
+
+        monkeypatch.setattr(sender, "_send_to", broken)
+        with pytest.raises(RequestTimedOut, match="not written in 1000 ms"):
+            producer.send(topic, b"2").result(10)

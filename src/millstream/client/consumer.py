@@ -202,8 +202,8 @@ class AsyncConsumer(ConsumerQueries):
             subscription = Subscription(frozenset([topics] if isinstance(topics, str) else topics))
             if not subscription.topics:
                 raise ValueError("no topic to subscribe to: unsubscribe() to read nothing")
-        self._subscription = subscription
         self._group.subscribe(subscription, Callbacks(on_assigned, on_revoked, on_lost))
+        self._subscription = subscription
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Read exactly these partitions, whoever else does. Those that stay keep their positions."""

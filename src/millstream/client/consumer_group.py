@@ -76,6 +76,8 @@ class ConsumerGroup:
 
     def subscribe(self, subscription: Subscription, callbacks: Callbacks) -> None:
         """Join, or want something else than before."""
+        if self._options.group_protocol == "consumer":
+            _ = subscription.expression  # a pattern that no broker can read is an error now
         self._callbacks = callbacks
         self._poll_point.clear()
         if self._membership is None:

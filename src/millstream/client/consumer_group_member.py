@@ -129,7 +129,6 @@ class ConsumerGroupMember:
         says_all = self._must_say_all or self._epoch == JOINING
         says_owned = says_all or self._must_say_owned
         self._must_say_all = self._must_say_owned = False
-        pattern = self._subscription.pattern
         request = ConsumerGroupHeartbeatRequest(
             group_id=self._link.group,
             member_id=self._member_id,
@@ -140,7 +139,7 @@ class ConsumerGroupMember:
             request.rack_id = self._options.rack
             request.rebalance_timeout_ms = self._options.max_poll_interval_ms
             request.subscribed_topic_names = sorted(self._subscription.topics)
-            request.subscribed_topic_regex = pattern.pattern if pattern is not None else None
+            request.subscribed_topic_regex = self._subscription.expression
             request.server_assignor = self._options.server_assignor
         if says_owned:
             request.topic_partitions = [] if self._epoch == JOINING else self._owned()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from re import Pattern
@@ -11,6 +12,8 @@ from millstream.client.group_metadata import GroupMetadata
 from millstream.client.metadata import Metadata
 from millstream.model import TopicPartition
 
+RE2_FLAGS = {re.IGNORECASE: "i", re.MULTILINE: "m", re.DOTALL: "s"}
+
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
@@ -18,6 +21,16 @@ class Subscription:
 
     topics: frozenset[str] = frozenset()
     pattern: Pattern[str] | None = None
+
+    @property
+    def expression(self) -> str | None:
+        """The pattern for a broker, which reads RE2 (KIP-848): flags stand in the text there."""
+        if self.pattern is None:
+            return None
+        if self.pattern.flags & re.VERBOSE:
+            raise ValueError("brokers cannot read a verbose pattern (re.VERBOSE): write it without")
+        flags = "".join(letter for flag, letter in RE2_FLAGS.items() if self.pattern.flags & flag)
+        return f"(?{flags}){self.pattern.pattern}" if flags else self.pattern.pattern
 
     def of(self, metadata: Metadata) -> frozenset[str]:
         """The topics that are subscribed to now."""

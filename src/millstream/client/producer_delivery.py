@@ -145,10 +145,11 @@ class Delivery(Place):
             return
         try:
             callback(self)
-        except Exception as error:
+        except BaseException as error:
             loop = asyncio._get_running_loop()
-            if loop is None:
-                raise
+            is_programs = threading.current_thread() is threading.main_thread()
+            if loop is None or (is_programs and not isinstance(error, Exception)):
+                raise  # else sys.exit() would end a producer's own thread, and leave its callers waiting
             loop.call_exception_handler({"message": "a delivery's callback failed", "exception": error})
 
     def _block(self, timeout: float | None) -> None:

@@ -62,6 +62,14 @@ class Sender:
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
+        try:
+            self._look_around()
+        except BaseException:  # a defect: deadlines are kept all the same
+            if self._timer is None and not self._is_closed:
+                self._timer = self._loop.call_later(REFRESH_PAUSE_SECONDS, self._turn)
+            raise
+
+    def _look_around(self) -> None:
         self._turn_is_due = False
         if self._timer is not None:
             self._timer.cancel()
