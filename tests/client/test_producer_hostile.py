@@ -353,3 +353,32 @@ def test_a_defect_in_a_turn_does_not_outlast_deadlines(
         monkeypatch.setattr(sender, "_send_to", broken)
         with pytest.raises(RequestTimedOut, match="not written in 1000 ms"):
             producer.send(topic, b"2").result(10)
+
+
+def test_rows_on_their_way_into_a_full_buffer_fail_when_the_producer_is_closed(
+    own_bootstrap: str, topic: str
+) -> None:
+    async def main() -> None:
+        producer = AsyncProducer(own_bootstrap, buffer_bytes=1 << 20, max_request_bytes=1 << 20)
+        await producer.start()
+        await producer.send(topic, b"first")
+        producer._sender.may_send = lambda _: False  # as if the brokers took nothing
+        rows = asyncio.ensure_future(producer.send_batch(topic, [b"x" * 1000] * 10_000))
+        await asyncio.sleep(0.2)
+        assert not rows.done()
+        await producer.close(timeout=0.1)
+        with pytest.raises(Closed):
+            await asyncio.wait_for(_awaited(await asyncio.wait_for(rows, 5)), 5)
+
+    run(main())
+
+
+def test_a_record_that_comes_just_after_the_close_is_refused(own_bootstrap: str, topic: str) -> None:
+    """A thread may be between its look at whether the producer is closed and its record."""
+    producer = Producer(own_bootstrap)
+    producer.send(topic, b"1").result(10)
+    append = producer._append
+    producer.close()
+    for name in (topic, "unknown"):
+        with pytest.raises(Closed):
+            append(name, None, b"2", None, None, ()).result(5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 from millstream.client.cluster import BACKOFF_MS, MAX_BACKOFF_MS, Cluster
@@ -196,17 +197,27 @@ class Fetcher:
                 self._pause(state)
 
     async def _check(self, state: PartitionState, known: Partition) -> None:
+        turn = state.turn
         try:
             place = await self._positions.check(state, known.leader, known.leader_epoch)
             state.leader_epoch = known.leader_epoch
-            if place is not None and state.is_live:
-                self._assignment.seek(state.partition, *place)
         except KafkaError as error:
             self._pause(state)
             self._mistrust(state.partition.topic)
             self._report(error)
-        finally:
+            place = None
+        except BaseException:
             state.is_fetching = False
+            raise
+        if place is None:
+            state.is_fetching = False
+        else:
+            await self._poll_point.run(partial(self._go_back, state, turn, place))
+
+    async def _go_back(self, state: PartitionState, turn: int, place: tuple[int, int]) -> None:
+        """Read anew from where the logs differ: between two polls, as the caller may be reading."""
+        if state.is_live and state.turn == turn:
+            self._assignment.seek(state.partition, *place)
 
     def _report(self, error: KafkaError) -> None:
         """Errors that pass are met again or not; a topic may yet be created."""

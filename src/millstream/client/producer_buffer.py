@@ -78,6 +78,8 @@ class RecordBuffer:
         self.incomplete: dict[Batch, None] = {}
         self.used_bytes = 0
         self.has_full = False
+        self.end: Exception | None = None
+        """Once nobody sends any more: what whoever brings records is told."""
         self.transaction: object = None
         self.on_work: Callable[[], object] = lambda: None
         self._settings = settings
@@ -185,6 +187,8 @@ class RecordBuffer:
         return batch
 
     def reserve(self, more_bytes: int) -> None:
+        if self.end is not None:
+            raise self.end.with_traceback(None)
         if self.used_bytes + more_bytes > self._limit_bytes and self.used_bytes:
             raise BufferFull(f"{self.used_bytes} of {self._limit_bytes} bytes are taken")
         self.used_bytes += more_bytes

@@ -343,8 +343,10 @@ class Sender:
         self.wake()
 
     async def close(self, error: Exception) -> None:
-        """Stop; whatever was not written fails."""
+        """Stop; whatever was not written fails, and so does what comes."""
         self._is_closed = True
+        with self._buffer.lock:
+            self._buffer.end = error
         if self._timer is not None:
             self._timer.cancel()
         tasks = list(self._running.values())
