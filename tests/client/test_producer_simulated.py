@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from random import Random
 
 import pytest
 
@@ -11,71 +10,31 @@ from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
 from millstream.client.offsets import READ_COMMITTED, READ_UNCOMMITTED
 from millstream.client.producer import AsyncProducer
-from millstream.client.topics import create_topic
 from millstream.model import TopicPartition
 from tests.client.logs import ends
 from tests.client.raw import read
-from tests.simulation.history import History
-from tests.simulation.host import Host, Process
-from tests.simulation.machine import PORT, BrokerMachine
-from tests.simulation.network import Network
-from tests.simulation.world import World
+from tests.client.test_simulated import PARTITIONS, PATIENCE_MS, TOPIC, Run
+from tests.simulation.host import Process
+from tests.simulation.machine import PORT
 
-TOPIC = "events"
-PARTITIONS = 2
 RECORDS = 1200
-PATIENCE_MS = 120_000
 
 
-class Run:
-    """A producer with five batches in flight on a machine of its own; faults between it and the broker."""
+class SendingRun(Run):
+    """A producer with five batches in flight; what it wrote is read when the faults are over."""
+
+    cut_off = ("sender",)
+    pause_s = (0.3, 1.5)
 
     def __init__(self, seed: int) -> None:
-        self.world = World(seed)
-        self.network = Network(self.world)
-        self.random = Random(seed)
-        host = Host(self.world, self.network, "broker")
-        self.machine = BrokerMachine(
-            self.world, host, History(is_flushed_before_ack=False), TOPIC, PARTITIONS, 1, {}
-        )
+        super().__init__(seed)
         self.offsets: dict[int, list[int]] = {}
-        self.seen: dict[TopicPartition, list[int]] = {}
-        self.crashes = 0
 
-    async def main(self) -> None:
-        await self.machine.boot()
-        sender = Host(self.world, self.network, "sender").start()
-        reader = Host(self.world, self.network, "reader").start()
-        await sender.call(self.create(sender))
-        work = asyncio.ensure_future(sender.call(self.send(sender)))
-        faults = 0
-        while not work.done():
-            await asyncio.sleep(self.random.uniform(0.3, 1.5))
-            faults += 1
-            await self.fault(faults % 4)
-        await work
-        assert faults >= 5
+    async def work(self, sender: Process, reader: Process) -> None:
+        await sender.call(self.send(sender))
+
+    async def afterwards(self, reader: Process) -> None:
         await reader.call(self.read(reader))
-        await self.machine.stop()
-
-    async def fault(self, number: int) -> None:
-        if number == 0:
-            self.machine.crash()
-            self.crashes += 1
-            await asyncio.sleep(self.random.uniform(0.0, 1.5))
-            await self.machine.boot()
-        elif number == 1:
-            await self.machine.stop()
-            await self.machine.boot()
-        else:
-            ends = ("sender", "broker") if number == 2 else ("broker", "sender")
-            self.network.block(*ends)
-            await asyncio.sleep(self.random.uniform(0.1, 2.0))
-            self.network.heal()
-
-    async def create(self, process: Process) -> None:
-        async with Cluster(f"broker:{PORT}", random=process.random) as cluster:
-            await create_topic(cluster, TOPIC, Deadline(PATIENCE_MS), partitions=PARTITIONS)
 
     async def send(self, process: Process) -> None:
         async with AsyncProducer(
@@ -107,7 +66,7 @@ class Run:
                     self.seen.setdefault(partition, []).extend(numbers)
 
 
-class TransactionalRun(Run):
+class TransactionalRun(SendingRun):
     """Transactions instead, some of them aborted; readers of committed records see the others."""
 
     async def send(self, process: Process) -> None:
@@ -152,7 +111,7 @@ def test_committed_records_once_and_in_order(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_every_record_once_and_in_order(seed: int) -> None:
-    run = Run(seed)
+    run = SendingRun(seed)
     run.world.run(run.main(), limit_s=600)
     expected = {
         TopicPartition(TOPIC, index): list(range(index, RECORDS, PARTITIONS)) for index in range(PARTITIONS)
@@ -166,7 +125,7 @@ def test_every_record_once_and_in_order(seed: int) -> None:
 def test_a_seed_runs_twice_in_the_same_way() -> None:
     hashes = set()
     for _ in range(2):
-        run = Run(11)
+        run = SendingRun(11)
         run.world.run(run.main(), limit_s=600)
         hashes.add(run.world.trace.hash())
     assert len(hashes) == 1

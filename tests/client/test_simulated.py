@@ -28,6 +28,9 @@ PATIENCE_MS = 120_000
 class Run:
     """A sender and a reader on machines of their own; faults between them and the broker."""
 
+    cut_off: tuple[str, ...] = ("sender", "reader")
+    pause_s = (0.5, 2.0)
+
     def __init__(self, seed: int) -> None:
         self.world = World(seed)
         self.network = Network(self.world)
@@ -38,32 +41,42 @@ class Run:
         )
         self.sent: dict[TopicPartition, list[int]] = {}
         self.seen: dict[TopicPartition, list[int]] = {}
+        self.crashes = 0
 
     async def main(self) -> None:
         await self.machine.boot()
         sender = Host(self.world, self.network, "sender").start()
         reader = Host(self.world, self.network, "reader").start()
         await sender.call(self.create(sender))
-        work = asyncio.gather(sender.call(self.send(sender)), reader.call(self.read(reader)))
+        work = asyncio.ensure_future(self.work(sender, reader))
         faults = 0
         while not work.done():
-            await asyncio.sleep(self.random.uniform(0.5, 2.0))
+            await asyncio.sleep(self.random.uniform(*self.pause_s))
             faults += 1
             await self.fault(faults % 4)
         await work
         assert faults >= 5
+        await self.afterwards(reader)
         await self.machine.stop()
+
+    async def work(self, sender: Process, reader: Process) -> None:
+        """What is done among the faults."""
+        await asyncio.gather(sender.call(self.send(sender)), reader.call(self.read(reader)))
+
+    async def afterwards(self, reader: Process) -> None:
+        """What is done when they are over."""
 
     async def fault(self, number: int) -> None:
         if number == 0:
             self.machine.crash()
+            self.crashes += 1
             await asyncio.sleep(self.random.uniform(0.0, 1.5))
             await self.machine.boot()
         elif number == 1:
             await self.machine.stop()
             await self.machine.boot()
         else:
-            name = self.random.choice(["sender", "reader"])
+            name = self.random.choice(self.cut_off)
             ends = (name, "broker") if number == 2 else ("broker", name)
             self.network.block(*ends)
             await asyncio.sleep(self.random.uniform(0.1, 2.0))
