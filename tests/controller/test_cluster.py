@@ -18,6 +18,7 @@ from millstream.controller.topics import NewTopic
 from millstream.errors import (
     ElectionNotNeeded,
     InvalidReplicationFactor,
+    KafkaStorageError,
     NoReassignmentInProgress,
     NotController,
     PreferredLeaderNotAvailable,
@@ -343,6 +344,25 @@ def test_a_partition_moves_to_other_brokers(run: Run) -> None:
         )
 
     run(test)
+
+
+def test_a_move_ends_when_enough_are_in_sync_or_fewer_are_asked_for(run_in_memory: Run) -> None:
+    async def test(cluster: Cluster) -> None:
+        controller = cluster.controller.config.node_id
+        gone, other = (id_ for id_ in cluster.ids if id_ != controller)
+        place = TopicPartition("t", 0)
+        await cluster.create("t", assignment={0: [controller, other, gone]}, min_insync_replicas="2")
+        moving = cluster.controller.controller
+        cluster.brokers[gone].replicas.topic("t")[0].fail(KafkaStorageError("its disk is gone"))
+        await cluster.until(lambda: cluster.states("t", controller)[0].isr == [controller, other])
+        assert await moving.reassign({place: [controller, gone]}, may_resize=True) == {place: None}
+        assert cluster.states("t", controller)[0].removing == [other]
+        assert cluster.states("t", controller)[0].isr == [controller, other]
+        await moving.set_topic_config("t", lambda _: {"min.insync.replicas": "1"}, validate_only=False)
+        await cluster.until(lambda: cluster.states("t", controller)[0].removing == [])
+        assert cluster.states("t", controller)[0].isr == [controller]
+
+    run_in_memory(test)
 
 
 def test_a_move_survives_its_controller_and_can_be_taken_back(run_in_memory: Run) -> None:

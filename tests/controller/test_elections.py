@@ -281,6 +281,27 @@ def test_a_move_is_taken_back() -> None:
         cancelled(replace(moving, isr=[3], leader=3), live, Rules())
 
 
+def test_no_move_leaves_fewer_in_sync_than_min_isr() -> None:
+    """Those removed delete their records: what is acknowledged would be left on too few disks."""
+    rule = Rules(min_isr=2)
+    live = {1, 2, 3, 4}
+    moving = begun(PartitionState([1, 2, 3], [1, 2, 3], 2, 5), [1, 4], live, rule)
+    without_1 = replace(moving, isr=[2, 3, 4])
+    assert finished(without_1, live - {1}, rule) is without_1
+    done = finished(replace(moving, isr=[1, 2, 3, 4]), live, rule)
+    assert (done.replicas, done.isr) == ([1, 4], [1, 4])
+    smaller = begun(PartitionState([1, 2, 3], [2, 3], 2, 5), [1, 2], live - {1}, rule)
+    assert (smaller.isr, smaller.removing) == ([2, 3], [3])
+    alone = begun(PartitionState([1, 2, 3], [1, 2, 3], 2, 5), [1], live, rule)
+    assert (alone.replicas, alone.isr, alone.leader) == ([1], [1], 1)
+    back = begun(PartitionState([1, 2], [1, 2], 1, 5), [3, 4], live, rule)
+    with pytest.raises(InvalidReplicaAssignment):
+        cancelled(replace(back, isr=[1, 3], leader=3), {1, 3, 4}, rule)
+    with pytest.raises(InvalidReplicaAssignment):
+        begun(replace(back, isr=[1, 3], leader=3), [2, 4], live, rule)
+    assert cancelled(replace(back, isr=[1]), {1}, rule).isr == [1]  # nobody in sync is let go of
+
+
 def test_a_move_takes_the_place_of_another() -> None:
     live = {1, 2, 3, 4}
     moving = begun(PartitionState([1, 2], [1, 2], 1, 5), [3, 2], live, Rules())

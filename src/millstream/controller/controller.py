@@ -288,14 +288,26 @@ class Controller:
             await self._elect_missing()
 
         await self.and_applied(configure)
+        await self._afterwards(self._complete)  # another min.insync.replicas may be the end of a move
 
     async def set_broker_config(self, broker: str, change: Alteration, *, validate_only: bool) -> None:
         """Change what is set while running for a broker, or for all (DEFAULT_BROKER)."""
         await self.and_applied(lambda: self.term.topics.set_broker_config(broker, change, validate_only))
-        await self.in_turn(self._elect_missing)  # by now this broker has applied it too
+        await self._afterwards(self._elect_missing)  # by now this broker has applied it too
+        await self._afterwards(self._complete)
 
     async def _elect_missing(self) -> None:
         await self.term.partitions.elect_missing()
+
+    async def _complete(self) -> None:
+        await self.term.partitions.complete()
+
+    async def _afterwards(self, decide: Callable[[], Awaitable[None]]) -> None:
+        """Decide what follows from a change that was made. If this controller cannot, the next one will."""
+        try:
+            await self.in_turn(decide)
+        except KafkaError as error:
+            log.info("what follows from a change is left to the next controller: %s", error.message)
 
     async def elect(
         self, wanted: Sequence[TopicPartition] | None, *, is_unclean: bool

@@ -1,7 +1,8 @@
 """Moving a partition to other brokers: decisions, as functions of their inputs.
 
 While it goes on, the replicas are the target's, in its order, followed by those that will be removed. It
-ends when every added replica is in sync: then those are removed. All of it is in the partition's state and
+ends when every added replica is in sync, and as many of the target's as min.insync.replicas asks for: then
+those are removed, and delete their records. All of it is in the partition's state and
 its topic's node, so that any controller can go on with it, or take it back.
 """
 
@@ -54,17 +55,20 @@ def begun(
     moved = replace(state, replicas=[*target, *removing], adding=adding, removing=removing)
     if not set(moved.replicas) & {*state.isr, *state.eligible}:
         raise InvalidReplicaAssignment("none of the replicas is in sync")
+    _check_enough(state, moved.replicas, rules)
     return finished(_restricted(moved, candidates, rules), candidates, rules)
 
 
 def finished(state: PartitionState, candidates: AbstractSet[int], rules: Rules) -> PartitionState:
-    """The state after the move, if every added replica is in sync; else the same state."""
+    """The state after the move, if every added replica is in sync and enough are; else the same state."""
     if not is_moving(state):
         return state
     staying = {each for each in state.isr if each not in state.removing}
     if not set(state.adding) <= staying or not staying & candidates:
         return state
     replicas = [each for each in state.replicas if each not in state.removing]
+    if _lets_go_of_too_many(state, replicas, rules):
+        return state
     done = _restricted(replace(state, replicas=replicas, adding=[], removing=[]), candidates, rules)
     if state.removing and done.leader_epoch == state.leader_epoch:
         done = led_by(done, done.leader)  # those removed see that they are fenced
@@ -78,7 +82,19 @@ def cancelled(state: PartitionState, candidates: AbstractSet[int], rules: Rules)
     back = replace(state, replicas=original(state), adding=[], removing=[])
     if not set(back.replicas) & set(state.isr):
         raise InvalidReplicaAssignment("none of the replicas to go back to is in sync")
+    _check_enough(state, back.replicas, rules)
     return _restricted(back, candidates, rules)
+
+
+def _lets_go_of_too_many(state: PartitionState, replicas: Sequence[int], rules: Rules) -> bool:
+    """Whether replicas in sync would go, and fewer stay than what is acknowledged must be on."""
+    staying = sum(each in replicas for each in state.isr)
+    return staying < min(rules.min_isr, len(replicas), len(state.isr))
+
+
+def _check_enough(state: PartitionState, replicas: Sequence[int], rules: Rules) -> None:
+    if _lets_go_of_too_many(state, replicas, rules):
+        raise InvalidReplicaAssignment("too few of the replicas that would stay are in sync")
 
 
 def _restricted(state: PartitionState, candidates: AbstractSet[int], rules: Rules) -> PartitionState:
