@@ -273,3 +273,33 @@ def test_refused_api_versions_are_an_error(run: Any) -> None:
                 await opened(broker)
 
     run(main())
+
+
+def test_a_connection_that_was_made_too_late_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy process may be told of the end of its patience and of its success at once."""
+
+    async def story() -> None:
+        gone = asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            gone.set()
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        loop = asyncio.get_running_loop()
+        create = loop.create_connection
+
+        async def late(*arguments: Any, **options: Any) -> Any:
+            await create(*arguments, **options)
+            await asyncio.sleep(60)
+
+        monkeypatch.setattr(loop, "create_connection", late)
+        with pytest.raises(NetworkException):
+            await connect("127.0.0.1", port, deadline=Deadline(300), client_id="c")
+        async with asyncio.timeout(10):
+            await gone.wait()
+        server.close()
+
+    asyncio.run(story())

@@ -208,6 +208,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        if self._failure is not None:  # nobody waits for it any more
+            self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         reason = f": {exc}" if exc else ""
@@ -295,10 +297,14 @@ async def connect(host: str, port: int, *, deadline: Deadline, client_id: str) -
     """A connection to the broker at host:port that knows which versions it serves."""
     address = f"{host}:{port}"
     loop = asyncio.get_running_loop()
+    connection = Connection(address, client_id)
     try:
         async with asyncio.timeout(deadline.remaining_ms / 1000):
-            _, connection = await loop.create_connection(lambda: Connection(address, client_id), host, port)
-    except TimeoutError:
+            await loop.create_connection(lambda: connection, host, port)
+    except (TimeoutError, asyncio.CancelledError) as error:
+        connection.abort()  # it may have been made at that very moment
+        if isinstance(error, asyncio.CancelledError):
+            raise
         raise NetworkException(f"no connection to {address} in {deadline.timeout_ms:.0f} ms") from None
     except OSError as error:
         raise NetworkException(f"cannot connect to {address}: {error.strerror or error}") from error
