@@ -229,3 +229,19 @@ def test_a_commit_does_not_outlast_its_deadline_behind_another(own_bootstrap: st
                 assert time.monotonic() - began < 3
 
     asyncio.run(body())
+
+
+def test_names_and_numbers_that_no_partition_can_have(own_bootstrap: str) -> None:
+    async def body() -> None:
+        async with AsyncConsumer(own_bootstrap, group="odd") as consumer:
+            bad: list[Any] = [(b"t", 0), (None, 0), ("half a \ud800 letter", 0), ("t", -1)]
+            for partition in bad:
+                with pytest.raises((TypeError, ValueError)):
+                    consumer.assign([partition])
+            for topics in (b"t", [None], [7], ["half a \ud800 letter"]):
+                with pytest.raises((TypeError, ValueError)):
+                    consumer.subscribe(topics)  # type: ignore[arg-type]
+            assert not consumer.assignment
+            assert not consumer.subscription
+
+    asyncio.run(body())

@@ -15,7 +15,7 @@ import pytest
 from millstream import AsyncProducer, Closed, Consumer, NoTransaction, Producer
 from millstream.client import batch_builder
 from millstream.client.producer_delivery import Unplaced
-from millstream.errors import MillstreamError, RequestTimedOut, UnknownTopicOrPartition
+from millstream.errors import InvalidTopic, MillstreamError, RequestTimedOut, UnknownTopicOrPartition
 from millstream.protocol.compression import compress
 from tests.client.consuming import new_topic
 from tests.client.logs import values_in
@@ -382,3 +382,15 @@ def test_a_record_that_comes_just_after_the_close_is_refused(own_bootstrap: str,
     for name in (topic, "unknown"):
         with pytest.raises(Closed):
             append(name, None, b"2", None, None, ()).result(5)
+
+
+@pytest.mark.parametrize("name", [b"bytes", None, 7, "half a \ud800 letter", "", "a" * 300, "a b"])
+def test_names_that_no_topic_can_have(own_bootstrap: str, topic: str, name: Any) -> None:
+    """An error at once, or of the record; nothing that waits for ever."""
+    with Producer(own_bootstrap, max_block_ms=3000) as producer:
+        with pytest.raises((TypeError, ValueError, InvalidTopic)):
+            producer.send(name, b"x").result(10)
+        with pytest.raises((TypeError, ValueError, InvalidTopic)):
+            producer.send_batch(name, [b"x"])
+        assert producer.send(topic, b"y").result(10).offset == 0
+        assert producer.buffered_bytes == 0

@@ -24,6 +24,7 @@ from millstream.client.fetcher import Fetcher
 from millstream.client.group_host import Callback, Subscription
 from millstream.client.group_metadata import GroupMetadata
 from millstream.client.group_offsets import Committed, fetch_committed
+from millstream.client.metadata import check_topic
 from millstream.client.offsets import EARLIEST, LATEST
 from millstream.client.poll_point import PollPoint
 from millstream.client.record import ReadBatch
@@ -200,6 +201,8 @@ class AsyncConsumer(ConsumerQueries):
             subscription = Subscription(pattern=topics)
         else:
             subscription = Subscription(frozenset([topics] if isinstance(topics, str) else topics))
+            for topic in subscription.topics:
+                check_topic(topic)
             if not subscription.topics:
                 raise ValueError("no topic to subscribe to: unsubscribe() to read nothing")
         self._group.subscribe(subscription, Callbacks(on_assigned, on_revoked, on_lost))
@@ -211,6 +214,10 @@ class AsyncConsumer(ConsumerQueries):
         if self._subscription is not None:
             raise NotSubscribed("topics are subscribed to: unsubscribe() first")
         wanted = {TopicPartition(*partition) for partition in partitions}
+        for topic, index in wanted:
+            check_topic(topic)
+            if index < 0:
+                raise ValueError(f"a partition's number is not negative, but {index} was given")
         self._assignment.remove(self._assignment.partitions - wanted)
         self._assignment.add(sorted(wanted))
         self._assignment.refresh()

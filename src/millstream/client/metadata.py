@@ -62,6 +62,13 @@ class Topic:
         return partition
 
 
+def check_topic(name: str) -> None:
+    """Raise unless a name could be asked for; what it may consist of, brokers say."""
+    if not isinstance(name, str):
+        raise TypeError(f"a topic's name is a str, not {type(name).__name__}")
+    name.encode()
+
+
 @dataclass(slots=True)
 class Metadata:
     """The newest picture of the cluster. A refresh of some topics leaves the others as they were.

@@ -8,7 +8,7 @@ from random import Random
 from typing import NamedTuple
 
 from millstream.client.batch_builder import Batch
-from millstream.client.metadata import Topic
+from millstream.client.metadata import Topic, check_topic
 from millstream.client.partitioners import PartitionFunction
 from millstream.client.producer_delivery import Delivery, Unplaced
 from millstream.client.producer_line import Line
@@ -239,6 +239,7 @@ class RecordBuffer:
         timestamp_ms: int,
         headers: Headers,
     ) -> Delivery:
+        check_topic(topic)
         size = self._room_for(key, value, headers) - self._batch_bytes
         size = max(size, RECORD_OVERHEAD_BYTES + (len(key) if key else 0) + (len(value) if value else 0))
         self.reserve(size)

@@ -9,6 +9,7 @@ from typing import Any
 
 from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
+from millstream.client.metadata import check_topic
 from millstream.client.producer_answers import Answers
 from millstream.client.producer_buffer import RecordBuffer
 from millstream.client.producer_identity import Identity
@@ -224,7 +225,7 @@ class Sender:
                 )
             else:
                 answer = flight.connection.send(request, settings.try_timeout_ms, max_version=max_version)
-        except KafkaError as error:
+        except Exception as error:
             answer = self._loop.create_future()
             answer.set_exception(error)
         answer.add_done_callback(lambda done: self._landed(flight, done))
@@ -291,7 +292,7 @@ class Sender:
             topic = await self._cluster.topic(
                 name, deadline, allow_auto_creation=self._settings.auto_create_topics
             )
-        except KafkaError as error:
+        except Exception as error:
             self._fail_topic(name, error)
             return
         self._refreshed_at[name] = self._loop.time()
@@ -299,6 +300,7 @@ class Sender:
 
     async def known(self, name: str, deadline: Deadline) -> None:
         """Wait until a topic's partitions are known."""
+        check_topic(name)
         place = self._buffer.topics.get(name)
         if place is None or not place.count:
             topic = await self._cluster.topic(
@@ -306,14 +308,15 @@ class Sender:
             )
             self._buffer.update(topic)
 
-    def _fail_topic(self, name: str, error: KafkaError) -> None:
+    def _fail_topic(self, name: str, error: Exception) -> None:
         """Nobody knows the topic: an error for the records that wait for it.
 
         Records that have their partition are kept while the cluster is only away.
         """
         if name in self._buffer.topics:
             self._buffer.fail_topic(name, error)
-        if not error.retriable and (place := self._buffer.topics.get(name)) is not None:
+        may_pass = isinstance(error, KafkaError) and error.retriable
+        if not may_pass and (place := self._buffer.topics.get(name)) is not None:
             self._buffer.drop(place.lines, error)
 
     async def _connect(self, node_id: int, lines: Iterable[Line]) -> None:
