@@ -245,3 +245,15 @@ def test_names_and_numbers_that_no_partition_can_have(own_bootstrap: str) -> Non
             assert not consumer.subscription
 
     asyncio.run(body())
+
+
+def test_commits_that_were_begun_are_done_before_the_consumer_is_closed(own_bootstrap: str) -> None:
+    here = TopicPartition(asyncio.run(new_topic(own_bootstrap)), 0)
+    group = f"g-{here.topic}"
+    with Consumer(own_bootstrap, group=group, auto_commit=False) as consumer:
+        consumer.assign([here])
+        future = consumer.commit_async({here: 5})
+    assert future.done()
+    assert future.exception() is None
+    with Consumer(own_bootstrap, group=group) as consumer:
+        assert consumer.committed([here])[here].offset == 5

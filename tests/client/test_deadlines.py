@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from millstream import AsyncAdmin, AsyncConsumer, AsyncProducer, TopicPartition
+from millstream import AsyncAdmin, AsyncConsumer, AsyncProducer, Closed, TopicPartition
 from millstream.client.transactions import OpenTransaction
 from millstream.errors import MillstreamError
 
@@ -175,5 +175,26 @@ def test_the_producers_calls() -> None:
             assert time.monotonic() - began < PATIENCE
             transactional = AsyncProducer(bootstrap, transactional_id="id", max_block_ms=milliseconds)
             assert await ends(transactional.start()) < PATIENCE
+
+    asyncio.run(main())
+
+
+def test_calls_under_way_end_when_their_client_is_closed() -> None:
+    """They do not try again, on connections that nobody would close."""
+
+    async def main() -> None:
+        async with silence() as bootstrap:
+            admin, consumer = AsyncAdmin(bootstrap), AsyncConsumer(bootstrap, group="g")
+            calls = [
+                asyncio.ensure_future(_of(work))
+                for work in (admin.list_topics(), admin.delete_group("g"), consumer.topics())
+            ]
+            await asyncio.sleep(0.2)
+            began = time.monotonic()
+            await admin.close()
+            await consumer.close(timeout=TIMEOUT)
+            results = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 20)
+            assert time.monotonic() - began < PATIENCE
+            assert all(isinstance(result, Closed) for result in results), results
 
     asyncio.run(main())

@@ -11,6 +11,7 @@ from typing import TypeVar
 from millstream.client.connection import Connection, connect
 from millstream.client.deadline import Deadline
 from millstream.client.errors import NoSuchTopic, Unreachable, raise_for
+from millstream.client.face import Closed
 from millstream.client.metadata import Metadata, Node, Topic
 from millstream.errors import (
     KafkaError,
@@ -81,6 +82,7 @@ class Cluster:
         self._request_timeout_ms = request_timeout_ms
         self._must_answer_at_once = must_answer_at_once
         self._was_reached = False
+        self._is_closed = False
         self._random = random or Random()  # noqa: S311 - spreads retries, keeps no secret
         self._connections: dict[tuple[str, int], asyncio.Task[Connection]] = {}
         self._refreshed_at: dict[str, float] = {}
@@ -94,7 +96,8 @@ class Cluster:
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection; what still waits for an answer fails."""
+        """Close every connection; what still waits for an answer fails, and nothing is tried again."""
+        self._is_closed = True
         tasks = list(self._connections.values())
         self._connections.clear()
         for task in tasks:
@@ -147,6 +150,8 @@ class Cluster:
 
     async def _connect(self, host: str, port: int, deadline: Deadline) -> Connection:
         """Callers that ask at the same time share one attempt, each waiting by its own deadline."""
+        if self._is_closed:
+            raise Closed("the client is closed")
         address = (host, port)
         task = self._connections.get(address)
         if task is None or (task.done() and not _is_open(task)):

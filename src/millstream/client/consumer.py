@@ -134,6 +134,7 @@ class AsyncConsumer(ConsumerQueries):
         )
         self._flow = RecordFlow(self._assignment, self._poll_point)
         self._subscription: Subscription | None = None
+        self._commits: set[asyncio.Task[None]] = set()
         self._will_pump = False
         self._is_closed = False
         self._is_over = False
@@ -155,9 +156,12 @@ class AsyncConsumer(ConsumerQueries):
             return
         self._is_closed = True
         self._flow.end()
+        deadline = self._deadline(timeout)
         try:
+            if self._commits:  # those that the caller has begun
+                await asyncio.wait(self._commits, timeout=deadline.remaining)
             if self._group is not None:
-                await self._group.close(self._deadline(timeout), commits=commits)
+                await self._group.close(deadline, commits=commits)
         finally:
             self._is_over = True
             await self._fetcher.close()
@@ -355,6 +359,8 @@ class AsyncConsumer(ConsumerQueries):
         """Begin to commit offsets, or all positions; await the task to learn how it ended."""
         work = self._grouped().commit(self._committable(offsets), self._deadline(None))
         task = self._loop.create_task(work)
+        self._commits.add(task)
+        task.add_done_callback(self._commits.discard)
         task.add_done_callback(_take_exception)
         return task
 

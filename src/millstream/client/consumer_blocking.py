@@ -247,12 +247,14 @@ class Consumer:
 
     def commit_async(self, offsets: Offsets | None = None) -> Future[None]:
         """Begin to commit offsets, or all positions; the future tells how it ended."""
-        task = self._do(self._core.commit_async, offsets)
+        ended: Future[None] = Future()
 
-        async def ended() -> None:
-            await task
+        def begin() -> None:
+            task = self._core.commit_async(offsets)
+            task.add_done_callback(lambda done: _pass_on(done, ended))
 
-        return asyncio.run_coroutine_threadsafe(ended(), self._thread.loop)
+        self._do(begin)
+        return ended
 
     def committed(
         self, partitions: Iterable[tuple[str, int]] | None = None, timeout: float | None = None
@@ -292,6 +294,16 @@ class Consumer:
     def topics(self, timeout: float | None = None) -> list[str]:
         """The names of all topics, internal ones left out."""
         return self._thread.run(self._core.topics(timeout))
+
+
+def _pass_on(task: asyncio.Task[None], future: Future[None]) -> None:
+    if future.done():
+        return  # the caller has cancelled it
+    error = CancelledError() if task.cancelled() else task.exception()
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
 
 
 def _settle(answer: asyncio.Future[None], error: Exception | None) -> None:
