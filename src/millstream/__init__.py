@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from millstream.client.admin_blocking import Admin as Admin
     from millstream.client.consumer import AsyncConsumer as AsyncConsumer
     from millstream.client.consumer_blocking import Consumer as Consumer
+    from millstream.client.consumer_errors import LogTruncated as LogTruncated
+    from millstream.client.consumer_errors import NoOffset as NoOffset
+    from millstream.client.consumer_errors import NotSubscribed as NotSubscribed
+    from millstream.client.errors import NoSuchTopic as NoSuchTopic
+    from millstream.client.errors import Unreachable as Unreachable
     from millstream.client.face import Closed as Closed
     from millstream.client.group_metadata import GroupMetadata as GroupMetadata
     from millstream.client.producer import AsyncProducer as AsyncProducer
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
     from millstream.client.transactions_client import NoTransaction as NoTransaction
     from millstream.client.transactions_client import TransactionAborted as TransactionAborted
     from millstream.client.transactions_client import TransactionFailed as TransactionFailed
+    from millstream.errors import BadRecords as BadRecords
     from millstream.errors import KafkaError as KafkaError
     from millstream.errors import MillstreamError as MillstreamError
     from millstream.model import TopicPartition as TopicPartition
@@ -37,6 +43,7 @@ _MODULES = {
     "AsyncAdmin": "millstream.client.admin",
     "AsyncConsumer": "millstream.client.consumer",
     "AsyncProducer": "millstream.client.producer",
+    "BadRecords": "millstream.errors",
     "BufferFull": "millstream.client.producer_buffer",
     "Closed": "millstream.client.face",
     "Consumer": "millstream.client.consumer_blocking",
@@ -46,8 +53,12 @@ _MODULES = {
     "Delivery": "millstream.client.producer_delivery",
     "GroupMetadata": "millstream.client.group_metadata",
     "KafkaError": "millstream.errors",
+    "LogTruncated": "millstream.client.consumer_errors",
     "MillstreamError": "millstream.errors",
+    "NoOffset": "millstream.client.consumer_errors",
+    "NoSuchTopic": "millstream.client.errors",
     "NoTransaction": "millstream.client.transactions_client",
+    "NotSubscribed": "millstream.client.consumer_errors",
     "OffsetAndMetadata": "millstream.client.producer_coordinator",
     "Producer": "millstream.client.producer_blocking",
     "ReadBatch": "millstream.client.record",
@@ -55,6 +66,7 @@ _MODULES = {
     "TopicPartition": "millstream.model",
     "TransactionAborted": "millstream.client.transactions_client",
     "TransactionFailed": "millstream.client.transactions_client",
+    "Unreachable": "millstream.client.errors",
 }
 
 __all__ = [*_MODULES]

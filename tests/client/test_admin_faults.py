@@ -81,3 +81,14 @@ def test_a_closed_admin_says_so(own_bootstrap: str) -> None:
         admin.list_topics()
     with pytest.raises(Closed):
         admin.list_topics()
+
+
+def test_the_lag_of_a_group_leaves_out_topics_that_are_gone(either_bootstrap: str, new_name: Name) -> None:
+    stays, goes, group = new_name("stays"), new_name("goes"), new_name("lag")
+    with Admin(either_bootstrap) as admin:
+        for topic in (stays, goes):
+            admin.create_topic(topic, 1, replication_factor=1)
+        admin.alter_group_offsets(group, {TopicPartition(stays, 0): 0, TopicPartition(goes, 0): 0})
+        assert set(admin.group_lag(group)) == {TopicPartition(stays, 0), TopicPartition(goes, 0)}
+        admin.delete_topic(goes)
+        assert admin.group_lag(group) == {TopicPartition(stays, 0): 0}

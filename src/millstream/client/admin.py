@@ -269,11 +269,17 @@ class AsyncAdmin:
         await delete_offsets(self._cluster, group, partitions, deadline)
 
     async def group_lag(self, group: str, timeout: float | None = None) -> dict[TopicPartition, int]:
-        """How many offsets lie between a group's commits and the ends of the partitions."""
+        """How many offsets lie between a group's commits and the ends of the partitions that exist."""
         deadline = self._deadline(timeout)
         committed = await fetch_committed(self._cluster, group, deadline)
-        ends = await list_offsets(self._cluster, dict.fromkeys(committed, LATEST), deadline)
-        return {where: max(0, ends[where].offset - each.offset) for where, each in committed.items()}
+        topics = (await self._cluster.refresh({each.topic for each in committed}, deadline)).topics
+        there = [
+            each
+            for each in committed
+            if each.topic in topics and each.partition in topics[each.topic].partitions
+        ]
+        ends = await list_offsets(self._cluster, dict.fromkeys(there, LATEST), deadline)
+        return {where: max(0, ends[where].offset - committed[where].offset) for where in there}
 
     # ---------------------------------------------------------------- transactions and producers
 

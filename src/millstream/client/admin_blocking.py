@@ -218,7 +218,7 @@ class Admin:
         self._thread.run(self._core.delete_group_offsets(group, partitions, timeout=timeout))
 
     def group_lag(self, group: str, timeout: float | None = None) -> dict[TopicPartition, int]:
-        """How many offsets lie between a group's commits and the ends of the partitions."""
+        """How many offsets lie between a group's commits and the ends of the partitions that exist."""
         return self._thread.run(self._core.group_lag(group, timeout=timeout))
 
     # ---------------------------------------------------------------- transactions and producers
