@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -257,3 +259,32 @@ def test_commits_that_were_begun_are_done_before_the_consumer_is_closed(own_boot
     assert future.exception() is None
     with Consumer(own_bootstrap, group=group) as consumer:
         assert consumer.committed([here])[here].offset == 5
+
+
+def test_columns_do_not_import_pandas(own_bootstrap: str) -> None:
+    """pyarrow does where it is given Python objects: it would take long, in the event loop."""
+    topic = asyncio.run(new_topic(own_bootstrap, prefix="columns"))
+    program = f"""
+import sys
+import pyarrow as pa
+from millstream import Consumer, Producer
+ends = pa.py_buffer(bytes([0, 0, 0, 0, 1, 0, 0, 0]))
+value = pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(b"x")])
+with Producer({own_bootstrap!r}) as producer:
+    producer.send_arrow({topic!r}, pa.RecordBatch.from_arrays([value], ["value"])).result(10)
+with Consumer({own_bootstrap!r}, offset_reset="earliest") as consumer:
+    consumer.assign([({topic!r}, 0)])
+    rows = 0
+    while not rows:
+        batch = consumer.poll_arrow(timeout=5)
+        rows += batch.num_rows
+    batch.validate(full=True)
+    assert consumer.poll_arrow(timeout=0.1).num_rows == 0
+assert "pandas" not in sys.modules
+print(*(batch.column(name).to_pylist() for name in ("topic", "partition", "value")))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[0] == f"[{topic!r}] [0] [b'x']"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,8 @@ def take_arrow(assignment: Assignment) -> pyarrow.RecordBatch:
     if len(batches) == 1:
         return batches[0]
     if not batches:
-        return pa.RecordBatch.from_pylist([], schema=arrow_schema())
+        schema = arrow_schema()
+        return pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in schema.types], schema=schema)
     return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
@@ -124,8 +126,8 @@ def to_arrow(columns: Columns, topic: str, partition: int) -> pyarrow.RecordBatc
         ],
     )
     arrays = [
-        pa.repeat(topic, rows),
-        pa.repeat(pa.scalar(partition, schema.types[1]), rows),
+        _repeated(pa, pa.string(), [_ends(len(topic.encode())), topic.encode()], rows),
+        _repeated(pa, schema.types[1], [partition.to_bytes(4, sys.byteorder, signed=True)], rows),
         pa.Array.from_buffers(offset, rows, [None, pa.py_buffer(columns.offsets)]),
         pa.Array.from_buffers(timestamp, rows, [None, pa.py_buffer(columns.timestamps)]),
         _binary(pa, key, columns.keys),
@@ -133,6 +135,18 @@ def to_arrow(columns: Columns, topic: str, partition: int) -> pyarrow.RecordBatc
         pa.Array.from_buffers(header, rows, [None, pa.py_buffer(headers.offsets)], children=[pairs]),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _repeated(pa: Any, kind: Any, buffers: list[bytes], rows: int) -> Any:
+    """One value in all rows. From a Python object, pyarrow would look whether it is one of pandas' and import
+    that: half a second and tens of megabytes, in the event loop."""
+    one = pa.Array.from_buffers(kind, 1, [None, *map(pa.py_buffer, buffers)])
+    return pa.repeat(one[0], rows)
+
+
+def _ends(size: int) -> bytes:
+    """Where one text begins and ends."""
+    return bytes(4) + size.to_bytes(4, sys.byteorder)
 
 
 def _binary(pa: Any, kind: Any, column: BinaryColumn) -> Any:
