@@ -172,6 +172,15 @@ SEND_ROWS: dict[str, tuple[Row, float]] = {
 }
 """By name, each with how much of the records it sends: the slow ones are measured over fewer."""
 
+SEND_SETTINGS = {
+    "send/aiokafka": f"acks=all, linger_ms={LINGER_MS}, max_batch_size={BATCH_BYTES}",
+    "send/kafka-python": f"acks=all, linger_ms={LINGER_MS}, batch_size={BATCH_BYTES}",
+    "send/confluent-kafka": f"acks=all (its default), linger.ms={LINGER_MS}, "
+    "queue.buffering.max.messages=500000, queue.buffering.max.kbytes=500000",
+    "send/millstream, send()": "the defaults: acks=all, idempotent, linger 5 ms, batches of 64 KB",
+}
+"""What differs from the defaults of each client."""
+
 SEND_BARS = (
     ("send/millstream, send()", "send/aiokafka", 2.5),
     ("send/millstream, async send()", "send/aiokafka", 2.5),

@@ -24,7 +24,7 @@ from pathlib import Path
 from bench.subjects import MILLSTREAM, Broker, Subject
 from bench.wire import Connection
 from bench.workload import topic_on
-from bench.workloads.client_sends import SEND_BARS, SEND_ROWS
+from bench.workloads.client_sends import SEND_BARS, SEND_ROWS, SEND_SETTINGS
 from bench.workloads.librdkafka import fill
 
 VALUE_BYTES = 100
@@ -212,6 +212,7 @@ SETTINGS = {
     "consume/confluent-kafka": "consume(500), "
     + ", ".join(f"{key}={value}" for key, value in CONFLUENT_TUNED.items()),
     "consume/millstream, poll()": "poll(500)",
+    **SEND_SETTINGS,
 }
 """What differs from the defaults of each client, and how it is called."""
 
