@@ -339,9 +339,11 @@ class Fetcher:
     ) -> bool:
         """Turn to the leader that an answer names (KIP-951) at once; false if that is no news."""
         nodes = [Node(each.node_id, each.host, each.port, each.rack) for each in endpoints]
-        topic, index = state.partition
+        metadata, (topic, index) = self._cluster.metadata, state.partition
+        if not metadata.take_leader(topic, index, leader.leader_id, leader.leader_epoch, nodes):
+            return False
         state.preferred_replica = -1
-        return self._cluster.metadata.take_leader(topic, index, leader.leader_id, leader.leader_epoch, nodes)
+        return True
 
     def _failed(self, state: PartitionState, error: KafkaError) -> None:
         if not isinstance(error, OffsetOutOfRange):
