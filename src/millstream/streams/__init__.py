@@ -1,0 +1,1 @@
+"""Topics as Spark DataFrames, and DataFrames as topics."""

@@ -1,0 +1,62 @@
+"""The columns of a topic read by Spark: those of Spark's own Kafka connector, in its order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from millstream.streams.options import BadOption, flag, get
+
+HEADERS = "headers"
+
+_TYPES: dict[str, DataType] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    HEADERS: ArrayType(
+        StructType([StructField("key", StringType()), StructField("value", BinaryType())]), True
+    ),
+}
+
+
+def schema_of(options: Mapping[str, str]) -> StructType:
+    """The schema for the columns that are asked for."""
+    return StructType([StructField(name, _TYPES[name]) for name in columns_of(options)])
+
+
+def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
+    """The names of the columns: those of option `columns`, in that order, or all; headers if included."""
+    includes_headers = flag(options, "includeHeaders", False)
+    given = get(options, "columns")
+    if given is None:
+        return tuple(name for name in _TYPES if includes_headers or name != HEADERS)
+    known = {name.lower(): name for name in _TYPES}
+    chosen: list[str] = []
+    for word in given.split(","):
+        name = known.get(word.strip().lower())
+        if name is None:
+            near = get_close_matches(word.strip().lower(), known, n=1)
+            hint = f": did you mean {known[near[0]]}?" if near else f"; there are {', '.join(_TYPES)}"
+            raise BadOption(f"option columns names no column {word.strip()!r}{hint}")
+        if name in chosen:
+            raise BadOption(f"option columns names {name} twice")
+        chosen.append(name)
+    if includes_headers and HEADERS not in chosen:
+        chosen.append(HEADERS)
+    return tuple(chosen)
