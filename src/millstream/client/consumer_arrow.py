@@ -121,8 +121,8 @@ def to_arrow(columns: Columns, topic: str, partition: int) -> pyarrow.RecordBatc
         len(headers.names),
         [None],
         children=[
-            _binary(pa, header.value_type[0].type, headers.names),
-            _binary(pa, header.value_type[1].type, headers.values),
+            wrap_binary(header.value_type[0].type, headers.names),
+            wrap_binary(header.value_type[1].type, headers.values),
         ],
     )
     arrays = [
@@ -130,8 +130,8 @@ def to_arrow(columns: Columns, topic: str, partition: int) -> pyarrow.RecordBatc
         _repeated(pa, schema.types[1], [partition.to_bytes(4, sys.byteorder, signed=True)], rows),
         pa.Array.from_buffers(offset, rows, [None, pa.py_buffer(columns.offsets)]),
         pa.Array.from_buffers(timestamp, rows, [None, pa.py_buffer(columns.timestamps)]),
-        _binary(pa, key, columns.keys),
-        _binary(pa, value, columns.values),
+        wrap_binary(key, columns.keys),
+        wrap_binary(value, columns.values),
         pa.Array.from_buffers(header, rows, [None, pa.py_buffer(headers.offsets)], children=[pairs]),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -149,7 +149,9 @@ def _ends(size: int) -> bytes:
     return bytes(4) + size.to_bytes(4, sys.byteorder)
 
 
-def _binary(pa: Any, kind: Any, column: BinaryColumn) -> Any:
+def wrap_binary(kind: Any, column: BinaryColumn) -> Any:
+    """A column as an Arrow array of this type; its buffers are wrapped, not copied."""
+    pa = _pyarrow()
     has_nulls = column.validity is not None and column.null_count > 0
     buffers = [
         pa.py_buffer(column.validity) if has_nulls else None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from millstream.protocol.columns import BinaryColumn, Columns, HeaderColumn, decode_columns
+from millstream.protocol.columns import MAX_COLUMN_BYTES, BinaryColumn, Columns, HeaderColumn, decode_columns
 from millstream.protocol.consumer_kernel import PlainColumns
 
 SHORT_KEY_BYTES = 24
@@ -12,18 +12,32 @@ SHORT_KEY_BYTES = 24
 
 
 def fetched_columns(
-    data: memoryview, from_offset: int, end_offset: int, aborted: Sequence[tuple[int, int]] | None
+    data: memoryview,
+    from_offset: int,
+    end_offset: int,
+    aborted: Sequence[tuple[int, int]] | None,
+    *,
+    with_headers: bool = True,
+    max_column_bytes: int = MAX_COLUMN_BYTES,
 ) -> Columns:
     """The records of batches that were checked when they came, with their headers, from an offset on.
 
     Batches that are neither compressed, nor of aborted transactions, nor have records with headers or long
-    keys are walked once, without holding the interpreter. CorruptMessage if one is not good.
+    keys are walked once, without holding the interpreter. CorruptMessage if one is not good. Of others, as
+    many are taken as `max_column_bytes` allows; `next_offset` says how far that was.
     """
     if not aborted and len(data):
         columns = _plain_columns(data, from_offset, end_offset)
         if columns is not None:
             return columns
-    return decode_columns(data, from_offset=from_offset, aborted=aborted, with_headers=True, verify_crc=False)
+    return decode_columns(
+        data,
+        from_offset=from_offset,
+        aborted=aborted,
+        with_headers=with_headers,
+        verify_crc=False,
+        max_column_bytes=max_column_bytes,
+    )
 
 
 def _plain_columns(data: memoryview, from_offset: int, end_offset: int) -> Columns | None:

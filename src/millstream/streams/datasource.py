@@ -28,17 +28,17 @@ class MillstreamSource(DataSource):
         return "millstream"
 
     def schema(self) -> StructType:
-        from millstream.streams.source_schema import schema_of
+        from millstream.streams.reading.schema import schema_of
 
         return schema_of(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from millstream.streams.source_batch import BatchReader
+        from millstream.streams.reading.batch import BatchReader
 
         return BatchReader(self.options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        from millstream.streams.source_stream import StreamReader
+        from millstream.streams.reading.stream import StreamReader
 
         return StreamReader(self.options)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 from pyspark.sql.types import (
     ArrayType,
@@ -19,7 +20,11 @@ from pyspark.sql.types import (
 
 from millstream.streams.options import BadOption, flag, get
 
+if TYPE_CHECKING:
+    import pyarrow
+
 HEADERS = "headers"
+TIMESTAMP_TYPE = "timestampType"
 
 _TYPES: dict[str, DataType] = {
     "key": BinaryType(),
@@ -28,7 +33,7 @@ _TYPES: dict[str, DataType] = {
     "partition": IntegerType(),
     "offset": LongType(),
     "timestamp": TimestampType(),
-    "timestampType": IntegerType(),
+    TIMESTAMP_TYPE: IntegerType(),
     HEADERS: ArrayType(
         StructType([StructField("key", StringType()), StructField("value", BinaryType())]), True
     ),
@@ -37,7 +42,18 @@ _TYPES: dict[str, DataType] = {
 
 def schema_of(options: Mapping[str, str]) -> StructType:
     """The schema for the columns that are asked for."""
-    return StructType([StructField(name, _TYPES[name]) for name in columns_of(options)])
+    return _schema(columns_of(options))
+
+
+def arrow_schema(columns: tuple[str, ...]) -> pyarrow.Schema:
+    """The same as Spark wants it in Arrow; it compares the first batch of a task with this."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(_schema(columns), timezone="UTC")
+
+
+def _schema(columns: tuple[str, ...]) -> StructType:
+    return StructType([StructField(name, _TYPES[name]) for name in columns])
 
 
 def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:

@@ -1,0 +1,1 @@
+"""The source: topics read by Spark, in batches and as streams."""

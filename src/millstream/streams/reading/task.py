@@ -1,0 +1,190 @@
+"""What a task does: read one slice of a partition, the next fetch on its way while Spark takes the last."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from millstream.client.cluster import BACKOFF_MS, MAX_BACKOFF_MS, Cluster
+from millstream.client.deadline import Deadline
+from millstream.client.errors import NoSuchTopic
+from millstream.client.face import LoopThread
+from millstream.client.fetching import Fetched, FetchLimits, fetch
+from millstream.client.offsets import EARLIEST, LATEST, list_offsets
+from millstream.errors import CorruptMessage, KafkaError, OffsetOutOfRange, UnknownTopicOrPartition
+from millstream.model import TopicPartition
+from millstream.protocol.header import GOOD, REASONS, TRUNCATED
+from millstream.protocol.kernel import scan_batches
+from millstream.protocol.plain_columns import fetched_columns
+from millstream.streams.reading.errors import NoRecords, lost
+from millstream.streams.reading.schema import HEADERS, arrow_schema
+from millstream.streams.reading.settings import SourceSettings
+from millstream.streams.reading.slices import Slice
+
+if TYPE_CHECKING:
+    import pyarrow
+
+MAX_COLUMN_BYTES = 16 * 1024 * 1024
+"""Compressed batches may become much more than was fetched: of these, so much at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Whole batches as they came, checked; reading goes on at `next_offset`."""
+
+    records: memoryview
+    next_offset: int
+    aborted: list[tuple[int, int]] | None
+
+
+def read_slice(settings: SourceSettings, piece: Slice) -> Iterator[pyarrow.RecordBatch]:
+    """The records of a slice. It ends when the position reaches the slice's end, whether or not the last
+    offsets hold records: markers of transactions, compaction and aborted records leave gaps.
+    """
+    from millstream.streams.reading.arrow import SparkColumns
+
+    schema = arrow_schema(settings.columns)
+    with_headers = HEADERS in settings.columns
+    maker = SparkColumns(schema, piece.topic, piece.partition)
+    position = piece.start
+    with SliceFetcher(settings, piece) as fetcher:
+        ahead = fetcher.begin(position)
+        while position < piece.end:
+            chunk = ahead.result()
+            if chunk.next_offset < piece.end:
+                ahead = fetcher.begin(chunk.next_offset)
+            while position < min(chunk.next_offset, piece.end) and len(chunk.records):
+                columns = fetched_columns(
+                    chunk.records,
+                    position,
+                    chunk.next_offset,
+                    chunk.aborted,
+                    with_headers=with_headers,
+                    max_column_bytes=MAX_COLUMN_BYTES,
+                )
+                position = columns.next_offset
+                if len(columns):
+                    batch = maker.batch(columns, piece.end)
+                    if batch.num_rows:
+                        yield batch
+            position = chunk.next_offset
+
+
+class SliceFetcher:
+    """Fetches from one partition, on an event loop in a thread of its own."""
+
+    def __init__(self, settings: SourceSettings, piece: Slice) -> None:
+        self._settings = settings
+        self._piece = piece
+        self._partition = TopicPartition(piece.topic, piece.partition)
+        self._limits = FetchLimits(
+            max_wait_ms=settings.max_wait_ms,
+            max_bytes=settings.max_fetch_bytes,
+            partition_max_bytes=settings.max_fetch_bytes,
+        )
+        self._thread = LoopThread("millstream-task")
+        self._cluster = self._thread.run(self._connect())
+
+    async def _connect(self) -> Cluster:
+        settings = self._settings
+        return Cluster(
+            settings.bootstrap, client_id=settings.client_id, request_timeout_ms=settings.request_timeout_ms
+        )
+
+    def __enter__(self) -> SliceFetcher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._thread.run(self._cluster.close())
+        finally:
+            self._thread.close()
+
+    def begin(self, position: int) -> Future[Chunk]:
+        """Begin to fetch from an offset on."""
+        return asyncio.run_coroutine_threadsafe(self._next(position), self._thread.loop)
+
+    async def _next(self, position: int) -> Chunk:
+        """The next batches, however long leaders move and brokers restart, within the poll time-out."""
+        deadline = Deadline(self._settings.poll_timeout_ms)
+        pause_ms, last = float(BACKOFF_MS), "no records came"
+        while not deadline.has_passed:
+            try:
+                chunk = await self._try(position, deadline)
+            except KafkaError as error:
+                if not error.retriable:
+                    raise
+                self._cluster.forget(self._piece.topic)
+                last = error.message
+                await asyncio.sleep(min(pause_ms, deadline.remaining_ms) / 1000)
+                pause_ms = min(2 * pause_ms, MAX_BACKOFF_MS)
+                continue
+            if chunk is not None:
+                return chunk
+        raise NoRecords(
+            f"{self._partition}: nothing could be read from offset {position} on (of {self._piece.end}) in "
+            f"{self._settings.poll_timeout_ms} ms, {last}: see to the brokers, or raise "
+            "kafkaConsumer.pollTimeoutMs"
+        )
+
+    async def _try(self, position: int, deadline: Deadline) -> Chunk | None:
+        partition, settings = self._partition, self._settings
+        try:
+            leader = await self._cluster.leader(*partition, deadline)
+            answers = await fetch(
+                self._cluster,
+                leader.id,
+                {partition: position},
+                deadline,
+                limits=self._limits,
+                isolation_level=settings.isolation,
+            )
+        except (NoSuchTopic, UnknownTopicOrPartition) as error:
+            if not isinstance(error, NoSuchTopic):
+                raise
+            return self._skip(position, self._piece.end, "the topic is gone")
+        fetched = answers[0]
+        if isinstance(fetched.error, OffsetOutOfRange):
+            return await self._out_of_range(position, deadline)
+        if fetched.error is not None:
+            raise fetched.error
+        return self._checked(fetched, position)
+
+    def _checked(self, fetched: Fetched, position: int) -> Chunk | None:
+        view = memoryview(fetched.records)
+        if not len(view):
+            return None
+        scan = scan_batches(view, 0, len(view), True)
+        if not scan.batches:
+            if scan.error in (GOOD, TRUNCATED):
+                return None
+            raise _Corrupt(f"{self._partition} at offset {position}: {REASONS[scan.error]}")
+        aborted = fetched.aborted if self._settings.isolation else None
+        return Chunk(view[: scan.position], max(position, scan.last_offset + 1), aborted)
+
+    async def _out_of_range(self, position: int, deadline: Deadline) -> Chunk | None:
+        """Where the partition begins and ends now decides what was lost."""
+        piece, partition = self._piece, self._partition
+        first = (await list_offsets(self._cluster, {partition: EARLIEST}, deadline))[partition].offset
+        if position < first:
+            if piece.is_new and position == 0:
+                return Chunk(memoryview(b""), first, None)
+            upto = min(first, piece.end)
+            return self._skip(position, upto, f"the partition begins at offset {first} now")
+        last = (await list_offsets(self._cluster, {partition: LATEST}, deadline))[partition].offset
+        if position > last:
+            return self._skip(position, piece.end, f"the partition ends at offset {last} now")
+        return None
+
+    def _skip(self, position: int, upto: int, why: str) -> Chunk:
+        lost(self._partition, position, upto, why, self._settings.fail_on_data_loss)
+        return Chunk(memoryview(b""), upto, None)
+
+
+class _Corrupt(CorruptMessage):
+    """The same bytes would come again."""
+
+    retriable = False
