@@ -108,7 +108,7 @@ def stream_read(spark: SparkSession, name: str, options: dict[str, str], rows: i
     read = sum(each.numInputRows for each in progress)
     if read != rows:
         raise RuntimeError(f"{name} read {read} rows of {rows}")
-    return rows / (sum(each.durationMs["triggerExecution"] for each in progress) / 1000)
+    return float(rows * 1000 / sum(each.durationMs["triggerExecution"] for each in progress))
 
 
 def read(broker: Broker, folder: Path, rows: int, sizes: list[int], rounds: int) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from millstream.client.admin_blocking import Admin
+from millstream.client.producer_blocking import Producer
 from millstream.testing import Broker
 
 
@@ -49,5 +51,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
     """A broker in a thread of the tests' process; `broker.bootstrap` is its address."""
-    with Broker({"num.partitions": "2"}) as running:
+    with Broker({"num.partitions": "2", "log.cleaner.backoff.ms": "100"}) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def producer(broker: Broker) -> Iterator[Producer]:
+    with Producer(broker.bootstrap, linger_ms=0) as sender:
+        yield sender
+
+
+@pytest.fixture(scope="session")
+def admin(broker: Broker) -> Iterator[Admin]:
+    with Admin(broker.bootstrap) as asked:
+        yield asked

@@ -88,6 +88,8 @@ class Lookup:
                 f"no broker answers at {settings.bootstrap}: is one running there? "
                 f"Start one with `millstream serve`, or correct kafka.bootstrap.servers ({error})"
             ) from None
+        except NoSuchTopic as error:
+            raise NoTopic(f"{error}: it was deleted while the query ran") from None
         self._has_answered = True
         return result
 

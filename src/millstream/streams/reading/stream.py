@@ -19,7 +19,7 @@ from millstream.errors import MillstreamError
 from millstream.streams.offsets import START, Offsets, from_json, start_of, to_json
 from millstream.streams.reading.admission import available, limited
 from millstream.streams.reading.bounds import starting
-from millstream.streams.reading.errors import log, report_loss
+from millstream.streams.reading.errors import NoTopic, log, report_loss
 from millstream.streams.reading.lookup import Lookup
 from millstream.streams.reading.settings import settings_of
 from millstream.streams.reading.slices import Slice, slices
@@ -149,10 +149,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _end(self, begun: Offsets) -> Offsets:
         """The end of each partition now, or for AvailableNow as it was when the query started."""
         partitions = self._partitions()
+        try:
+            latest = self._asked().latest(partitions)
+        except NoTopic:
+            partitions = self._partitions(is_fresh=True)
+            latest = self._asked().latest(partitions)
         gone = sorted(begun.keys() - set(partitions))
         if gone:
             report_loss(f"{gone[0]} is gone, the query had read up to {begun[gone[0]]}", self._is_fatal)
-        self._latest = latest = self._asked().latest(partitions)
+        self._latest = latest
         if self._target is not None:
             latest = {p: min(o, latest.get(p, o)) for p, o in self._target.items() if p in latest}
             # a checkpoint may be further than the target of a query that begins

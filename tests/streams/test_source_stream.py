@@ -1,0 +1,227 @@
+"""The driver's side of a stream, called as Spark calls it, on a real broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+
+from millstream.client.admin_blocking import Admin
+from millstream.client.producer_blocking import Producer
+from millstream.model import TopicPartition
+from millstream.streams.offsets import START
+from millstream.streams.reading.errors import LostRecords, NoTopic
+from millstream.streams.reading.stream import StreamReader
+from millstream.testing import Broker
+from tests.processes import until
+from tests.streams.reading import options_for, read_all, send, values_of
+
+Name = Callable[[str], str]
+Make = Callable[..., StreamReader]
+
+
+@pytest.fixture
+def topic(broker: Broker, new_name: Name) -> str:
+    """A topic of two partitions."""
+    return broker.create_topic(new_name("stream"), 2)
+
+
+@pytest.fixture
+def make(broker: Broker, topic: str) -> Iterator[Make]:
+    """Makes readers, of the topic unless something else is named, from its beginning unless told."""
+    with ExitStack() as stack:
+
+        def reader(**options: object) -> StreamReader:
+            named = "" if options.keys() & {"subscribe", "subscribePattern", "assign"} else topic
+            made = StreamReader(options_for(broker, named, **{"startingOffsets": "earliest", **options}))
+            stack.callback(made.stop)
+            return made
+
+        yield reader
+
+
+def latest(reader: StreamReader, start: dict[str, Any]) -> dict[str, Any]:
+    return reader.latestOffset(start, reader.getDefaultReadLimit())
+
+
+def test_offsets_have_one_text(make: Make, producer: Producer, topic: str) -> None:
+    send(producer, topic, range(3))
+    reader = make()
+    start = reader.initialOffset()
+    assert json.dumps(start) == f'{{"{topic}": {{"0": 0, "1": 0}}}}'
+    end = latest(reader, start)
+    assert json.dumps(end) == f'{{"{topic}": {{"0": 3, "1": 0}}}}'
+    assert latest(reader, end) == end
+    assert reader.reportLatestOffset() == end
+    assert values_of(read_all(reader, reader.partitions(start, end))) == [0, 1, 2]
+
+
+def test_the_end_does_not_move_a_stream_that_begins_there(make: Make, producer: Producer, topic: str) -> None:
+    send(producer, topic, range(5))
+    first = make(startingOffsets="latest")
+    start = first.initialOffset()
+    send(producer, topic, range(5, 8))
+    assert first.initialOffset() == start == {topic: {"0": 5, "1": 0}}
+    end = latest(first, start)
+    assert end == {topic: {"0": 8, "1": 0}, START: start}
+
+    # Another process does the batch again: its own idea of the start is too late, the end knows better.
+    send(producer, topic, range(8, 10))
+    again = make(startingOffsets="latest")
+    late = again.initialOffset()
+    assert late == {topic: {"0": 10, "1": 0}}
+    assert values_of(read_all(again, again.partitions(late, end))) == [5, 6, 7]
+    following = latest(again, end)
+    assert following == {topic: {"0": 10, "1": 0}}
+    assert values_of(read_all(again, again.partitions(end, following))) == [8, 9]
+
+
+def test_an_idle_stream_stays_where_it_is_until_records_come(
+    make: Make, producer: Producer, topic: str
+) -> None:
+    reader = make(startingOffsets="latest")
+    begun = latest(reader, reader.initialOffset())
+    assert begun == {topic: {"0": 0, "1": 0}, START: {topic: {"0": 0, "1": 0}}}
+    assert latest(reader, begun) == begun
+    send(producer, topic, [1], partition=1)
+    assert until(lambda: latest(reader, begun) != begun, 10, "the record is seen")
+
+
+def test_limits_share_out_what_a_batch_takes(make: Make, producer: Producer, topic: str) -> None:
+    send(producer, topic, range(60))
+    send(producer, topic, range(60, 90), partition=1)
+    reader = make(maxOffsetsPerTrigger=30)
+    assert reader.getDefaultReadLimit() == ReadMaxRows(30)
+    offsets = [reader.initialOffset()]
+    while (end := latest(reader, offsets[-1])) != offsets[-1]:
+        offsets.append(end)
+    assert offsets[1] == {topic: {"0": 20, "1": 10}}
+    assert len(offsets) == 4
+    assert offsets[-1] == {topic: {"0": 60, "1": 30}}
+    assert reader.latestOffset(offsets[0], ReadAllAvailable()) == offsets[-1]
+
+
+def test_a_batch_waits_for_enough_records_but_not_for_ever(
+    make: Make, producer: Producer, topic: str
+) -> None:
+    send(producer, topic, [0])
+    reader = make(minOffsetsPerTrigger=5, maxTriggerDelay="400ms")
+    assert reader.getDefaultReadLimit() == ReadMinRows(5)
+    first = latest(reader, reader.initialOffset())
+    send(producer, topic, [1, 2])
+    patient = make(minOffsetsPerTrigger=5)
+    assert latest(patient, patient.initialOffset()) == {topic: {"0": 3, "1": 0}}
+    send(producer, topic, [3])
+    assert latest(patient, {topic: {"0": 3, "1": 0}}) == {topic: {"0": 3, "1": 0}}
+    send(producer, topic, range(4, 8))
+    assert latest(patient, {topic: {"0": 3, "1": 0}}) == {topic: {"0": 8, "1": 0}}
+    until(lambda: latest(reader, first) != first, 10, "the delay has passed")
+
+
+def test_available_now_ends_where_the_topic_ended(
+    make: Make, producer: Producer, admin: Admin, topic: str
+) -> None:
+    send(producer, topic, range(5))
+    reader = make(maxOffsetsPerTrigger=3, partition__metadata__cache__ttl__ms=-1)
+    reader.prepareForTriggerAvailableNow()
+    start = reader.initialOffset()
+    send(producer, topic, range(5, 9))
+    admin.add_partitions(topic, 3)
+    first = latest(reader, start)
+    second = latest(reader, first)
+    assert (first, second) == ({topic: {"0": 3, "1": 0}}, {topic: {"0": 5, "1": 0}})
+    assert latest(reader, second) == second
+    ahead = {topic: {"0": 9, "1": 0, "2": 0}}  # a checkpoint may be further than the topic was at the start
+    assert latest(reader, ahead) == ahead
+
+
+def test_new_partitions_are_read_from_their_beginning(
+    make: Make, producer: Producer, admin: Admin, topic: str
+) -> None:
+    reader = make(startingOffsets="latest", partition__metadata__cache__ttl__ms=-1)
+    begun = latest(reader, reader.initialOffset())
+    admin.add_partitions(topic, 3)
+    send(producer, topic, range(4), partition=2)
+    admin.delete_records({TopicPartition(topic, 2): 1})  # no loss: the query had not come upon it
+    end = until(lambda: _other(latest(reader, begun), begun), 10, "the partition is seen")
+    assert end[topic]["2"] == 4
+    assert values_of(read_all(reader, reader.partitions(begun, end))) == [1, 2, 3]
+
+
+def _other(found: dict[str, Any], than: dict[str, Any]) -> dict[str, Any] | None:
+    return found if found != than else None
+
+
+def test_topics_that_come_to_match_a_pattern_are_read(
+    make: Make, broker: Broker, producer: Producer, new_name: Name
+) -> None:
+    prefix = new_name("pattern")
+    reader = make(subscribePattern=f"{prefix}.*", partition__metadata__cache__ttl__ms=-1)
+    begun = latest(reader, reader.initialOffset())
+    assert begun == {}
+    broker.create_topic(f"{prefix}-new", 1)
+    send(producer, f"{prefix}-new", range(2))
+    end = until(lambda: _other(latest(reader, begun), begun), 10, "the topic is seen")
+    assert values_of(read_all(reader, reader.partitions(begun, end))) == [0, 1]
+
+
+def test_a_topic_that_is_gone_is_told(
+    make: Make, broker: Broker, producer: Producer, new_name: Name, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = broker.create_topic(new_name("gone"), 1)
+    send(producer, topic, range(3))
+    strict, lax = (make(subscribe=topic, failOnDataLoss=word) for word in ("true", "false"))
+    end = latest(strict, strict.initialOffset())
+    assert end == latest(lax, lax.initialOffset())
+    broker.delete_topic(topic)
+    fresh = make(subscribe=topic)
+    with pytest.raises(LostRecords, match=f"{topic}-0 is gone, the query had read up to 3"):
+        latest(fresh, end)
+    with pytest.raises(NoTopic):
+        fresh.initialOffset()
+    assert until(lambda: _other(latest(lax, end), end) == {}, 10, "the topic is left out")
+    assert "is gone" in caplog.text
+
+
+def test_a_topic_that_was_made_anew_is_told(
+    make: Make, broker: Broker, producer: Producer, new_name: Name
+) -> None:
+    topic = broker.create_topic(new_name("anew"), 1)
+    send(producer, topic, [7])
+    end = {topic: {"0": 5}}
+    with pytest.raises(LostRecords, match=f"{topic}-0 ends at offset 1, but had been read up to 5"):
+        latest(make(subscribe=topic), end)
+    lax = make(subscribe=topic, failOnDataLoss="false")
+    assert latest(lax, end) == {topic: {"0": 1}}
+    assert lax.partitions(end, {topic: {"0": 1}}) == []
+
+
+def test_what_was_read_is_committed_for_a_group(
+    make: Make, producer: Producer, admin: Admin, topic: str, new_name: Name
+) -> None:
+    send(producer, topic, range(4))
+    group = new_name("group")
+    reader = make(kafka__group__id=group)
+    reader.commit({topic: {"0": 3, "1": 0}})
+    assert admin.group_lag(group) == {TopicPartition(topic, 0): 1, TopicPartition(topic, 1): 0}
+    make().commit({topic: {"0": 3, "1": 0}})  # nobody to commit for
+
+
+def test_a_restart_of_the_broker_is_survived(new_name: Name) -> None:
+    with Broker() as own, Producer(own.bootstrap, linger_ms=0) as producer:
+        topic = own.create_topic(new_name("restart"), 1)
+        send(producer, topic, [1])
+        reader = StreamReader(options_for(own, topic, startingOffsets="earliest"))
+        try:
+            start = reader.initialOffset()
+            begun = latest(reader, start)
+            own.restart()
+            send(producer, topic, [2])
+            end = until(lambda: _other(latest(reader, begun), begun), 20, "the new record is seen")
+            assert values_of(read_all(reader, reader.partitions(start, end))) == [1, 2]
+        finally:
+            reader.stop()
