@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from millstream.client.admin_blocking import Admin
 from millstream.client.producer_blocking import Producer
+from millstream.streams.reading.link import close_links
 from millstream.testing import Broker
 
 
@@ -53,6 +54,13 @@ def broker() -> Iterator[Broker]:
     """A broker in a thread of the tests' process; `broker.bootstrap` is its address."""
     with Broker({"num.partitions": "2", "log.cleaner.backoff.ms": "100"}) as running:
         yield running
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _links() -> Iterator[None]:
+    """What tests read in their own process they read over links that are kept, as in Spark's workers."""
+    yield
+    close_links()
 
 
 @pytest.fixture(scope="session")

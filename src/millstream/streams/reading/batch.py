@@ -11,7 +11,6 @@ from millstream.streams.reading.bounds import bounds
 from millstream.streams.reading.lookup import Lookup
 from millstream.streams.reading.settings import settings_of
 from millstream.streams.reading.slices import Slice, slices
-from millstream.streams.reading.task import read_slice
 
 if TYPE_CHECKING:
     import pyarrow
@@ -31,4 +30,6 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         # Spark makes up a partition of its own where there are none.
+        from millstream.streams.reading.task import read_slice  # what the driver does without
+
         return read_slice(self._settings, partition) if isinstance(partition, Slice) else iter(())

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from millstream.client.consumer_options import ISOLATION_LEVELS
+from millstream.client.offsets import READ_COMMITTED, READ_UNCOMMITTED
 from millstream.model import TopicPartition
 from millstream.streams.options import (
     BadOption,
@@ -50,6 +50,9 @@ OPTIONS = (
 
 MAX_FETCH_BYTES = 2 * 1024 * 1024
 """What one Fetch brings by default: a few of them are all that a worker holds."""
+
+
+ISOLATION_LEVELS = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
 
 
 def _isolation(word: str) -> int:

@@ -23,7 +23,6 @@ from millstream.streams.reading.errors import NoTopic, log, report_loss
 from millstream.streams.reading.lookup import Lookup
 from millstream.streams.reading.settings import settings_of
 from millstream.streams.reading.slices import Slice, slices
-from millstream.streams.reading.task import read_slice
 
 if TYPE_CHECKING:
     import pyarrow
@@ -121,6 +120,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        from millstream.streams.reading.task import read_slice  # what the driver does without
+
         return read_slice(self._settings, partition) if isinstance(partition, Slice) else iter(())
 
     def commit(self, end: dict[str, Any]) -> None:

@@ -8,10 +8,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from millstream.client.cluster import BACKOFF_MS, MAX_BACKOFF_MS, Cluster
+from millstream.client.cluster import BACKOFF_MS, MAX_BACKOFF_MS
 from millstream.client.deadline import Deadline
 from millstream.client.errors import NoSuchTopic
-from millstream.client.face import LoopThread
 from millstream.client.fetching import Fetched, FetchLimits, fetch
 from millstream.client.offsets import EARLIEST, LATEST, list_offsets
 from millstream.errors import CorruptMessage, KafkaError, OffsetOutOfRange, UnknownTopicOrPartition
@@ -20,6 +19,7 @@ from millstream.protocol.header import GOOD, REASONS, TRUNCATED
 from millstream.protocol.kernel import scan_batches
 from millstream.protocol.plain_columns import fetched_columns
 from millstream.streams.reading.errors import NoRecords, lost
+from millstream.streams.reading.link import Link, link_for
 from millstream.streams.reading.schema import HEADERS, arrow_schema
 from millstream.streams.reading.settings import SourceSettings
 from millstream.streams.reading.slices import Slice
@@ -50,7 +50,8 @@ def read_slice(settings: SourceSettings, piece: Slice) -> Iterator[pyarrow.Recor
     with_headers = HEADERS in settings.columns
     maker = SparkColumns(schema, piece.topic, piece.partition)
     position = piece.start
-    with SliceFetcher(settings, piece) as fetcher:
+    with link_for(settings) as link:
+        fetcher = SliceFetcher(settings, piece, link)
         ahead = fetcher.begin(position)
         while position < piece.end:
             chunk = ahead.result()
@@ -74,9 +75,9 @@ def read_slice(settings: SourceSettings, piece: Slice) -> Iterator[pyarrow.Recor
 
 
 class SliceFetcher:
-    """Fetches from one partition, on an event loop in a thread of its own."""
+    """Fetches from one partition, on the loop of a link."""
 
-    def __init__(self, settings: SourceSettings, piece: Slice) -> None:
+    def __init__(self, settings: SourceSettings, piece: Slice, link: Link) -> None:
         self._settings = settings
         self._piece = piece
         self._partition = TopicPartition(piece.topic, piece.partition)
@@ -85,27 +86,12 @@ class SliceFetcher:
             max_bytes=settings.max_fetch_bytes,
             partition_max_bytes=settings.max_fetch_bytes,
         )
-        self._thread = LoopThread("millstream-task")
-        self._cluster = self._thread.run(self._connect())
-
-    async def _connect(self) -> Cluster:
-        settings = self._settings
-        return Cluster(
-            settings.bootstrap, client_id=settings.client_id, request_timeout_ms=settings.request_timeout_ms
-        )
-
-    def __enter__(self) -> SliceFetcher:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self._thread.run(self._cluster.close())
-        finally:
-            self._thread.close()
+        self._cluster = link.cluster
+        self._loop = link.thread.loop
 
     def begin(self, position: int) -> Future[Chunk]:
         """Begin to fetch from an offset on."""
-        return asyncio.run_coroutine_threadsafe(self._next(position), self._thread.loop)
+        return asyncio.run_coroutine_threadsafe(self._next(position), self._loop)
 
     async def _next(self, position: int) -> Chunk:
         """The next batches, however long leaders move and brokers restart, within the poll time-out."""
