@@ -12,13 +12,14 @@ from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
 from millstream.client.errors import NoSuchTopic, Unreachable
 from millstream.client.face import LoopThread
-from millstream.client.fetching import FetchLimits, fetch
+from millstream.client.fetch_session import FetchLimits
 from millstream.client.group_offsets import commit_offsets
 from millstream.client.offsets import EARLIEST, LATEST, list_offsets, partitions_by_leader
 from millstream.errors import KafkaError, RequestTimedOut
 from millstream.model import TopicPartition
 from millstream.streams.offsets import Offsets
 from millstream.streams.reading.errors import NoBroker, NoTopic
+from millstream.streams.reading.fetching import fetch
 from millstream.streams.reading.settings import SourceSettings
 
 T = TypeVar("T")

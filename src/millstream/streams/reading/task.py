@@ -11,14 +11,22 @@ from typing import TYPE_CHECKING
 from millstream.client.cluster import BACKOFF_MS, MAX_BACKOFF_MS
 from millstream.client.deadline import Deadline
 from millstream.client.errors import NoSuchTopic
-from millstream.client.fetching import Fetched, FetchLimits, fetch
+from millstream.client.fetch_session import FetchLimits
 from millstream.client.offsets import EARLIEST, LATEST, list_offsets
-from millstream.errors import CorruptMessage, KafkaError, OffsetOutOfRange, UnknownTopicOrPartition
+from millstream.errors import (
+    BadRecords,
+    CorruptMessage,
+    KafkaError,
+    OffsetOutOfRange,
+    UnknownTopicOrPartition,
+)
 from millstream.model import TopicPartition
+from millstream.protocol.columns import Columns
 from millstream.protocol.header import GOOD, REASONS, TRUNCATED
 from millstream.protocol.kernel import scan_batches
 from millstream.protocol.plain_columns import fetched_columns
 from millstream.streams.reading.errors import NoRecords, lost
+from millstream.streams.reading.fetching import Fetched, fetch
 from millstream.streams.reading.link import Link, link_for
 from millstream.streams.reading.schema import HEADERS, arrow_schema
 from millstream.streams.reading.settings import SourceSettings
@@ -58,20 +66,27 @@ def read_slice(settings: SourceSettings, piece: Slice) -> Iterator[pyarrow.Recor
             if chunk.next_offset < piece.end:
                 ahead = fetcher.begin(chunk.next_offset)
             while position < min(chunk.next_offset, piece.end) and len(chunk.records):
-                columns = fetched_columns(
-                    chunk.records,
-                    position,
-                    chunk.next_offset,
-                    chunk.aborted,
-                    with_headers=with_headers,
-                    max_column_bytes=MAX_COLUMN_BYTES,
-                )
+                columns = _columns(chunk, position, piece, with_headers)
                 position = columns.next_offset
                 if len(columns):
                     batch = maker.batch(columns, piece.end)
                     if batch.num_rows:
                         yield batch
             position = chunk.next_offset
+
+
+def _columns(chunk: Chunk, position: int, piece: Slice, with_headers: bool) -> Columns:
+    try:
+        return fetched_columns(
+            chunk.records,
+            position,
+            chunk.next_offset,
+            chunk.aborted,
+            with_headers=with_headers,
+            max_column_bytes=MAX_COLUMN_BYTES,
+        )
+    except CorruptMessage as error:
+        raise BadRecords(f"{piece.topic}-{piece.partition}, {error.message}") from None
 
 
 class SliceFetcher:
@@ -147,7 +162,7 @@ class SliceFetcher:
         if not scan.batches:
             if scan.error in (GOOD, TRUNCATED):
                 return None
-            raise _Corrupt(f"{self._partition} at offset {position}: {REASONS[scan.error]}")
+            raise BadRecords(f"{self._partition} at offset {position}: {REASONS[scan.error]}")
         aborted = fetched.aborted if self._settings.isolation else None
         return Chunk(view[: scan.position], max(position, scan.last_offset + 1), aborted)
 
@@ -168,9 +183,3 @@ class SliceFetcher:
     def _skip(self, position: int, upto: int, why: str) -> Chunk:
         lost(self._partition, position, upto, why, self._settings.fail_on_data_loss)
         return Chunk(memoryview(b""), upto, None)
-
-
-class _Corrupt(CorruptMessage):
-    """The same bytes would come again."""
-
-    retriable = False
