@@ -16,7 +16,7 @@ from millstream.model import TopicPartition
 from millstream.streams.offsets import START
 from millstream.streams.reading.errors import LostRecords, NoTopic
 from millstream.streams.reading.stream import StreamReader
-from millstream.testing import Broker
+from millstream.testing import Broker, Cluster
 from tests.processes import until
 from tests.streams.reading import options_for, read_all, send, values_of
 
@@ -223,5 +223,28 @@ def test_a_restart_of_the_broker_is_survived(new_name: Name) -> None:
             send(producer, topic, [2])
             end = until(lambda: _other(latest(reader, begun), begun), 20, "the new record is seen")
             assert values_of(read_all(reader, reader.partitions(start, end))) == [1, 2]
+        finally:
+            reader.stop()
+
+
+def test_leaders_that_move_are_followed(new_name: Name) -> None:
+    with Cluster(brokers=3) as cluster, Producer(cluster.bootstrap, linger_ms=0) as producer:
+        topic = new_name("moving")
+        cluster.create_topic(topic, 3, replication_factor=3, configs={"min.insync.replicas": "2"})
+        for partition in range(3):
+            send(producer, topic, [partition], partition=partition)
+        options = {"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": topic}
+        reader = StreamReader(options | {"startingOffsets": "earliest"})
+        try:
+            start = reader.initialOffset()
+            begun = latest(reader, start)
+            assert latest(reader, begun) == begun  # watched at all three brokers
+            assert values_of(read_all(reader, reader.partitions(start, begun))) == [0, 1, 2]
+            cluster[cluster.leader(topic, 0)].kill()
+            for partition in range(3):
+                send(producer, topic, [10 + partition], partition=partition)
+            end = {topic: {"0": 2, "1": 2, "2": 2}}
+            until(lambda: latest(reader, begun) == end, 30, "the new records are seen")
+            assert values_of(read_all(reader, reader.partitions(begun, end))) == [10, 11, 12]
         finally:
             reader.stop()

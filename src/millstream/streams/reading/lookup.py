@@ -27,6 +27,9 @@ T = TypeVar("T")
 FIRST_ANSWER_MS = 10_000
 """How long brokers that never answered are waited for; those that did, as long as a call may take."""
 
+COMMIT_MS = 5_000
+"""A commit is for those who look on; the query does not wait longer for it."""
+
 
 class Lookup:
     """Connections to the brokers, kept between calls. Errors that pass are tried again within each call."""
@@ -171,22 +174,22 @@ class Lookup:
         """Commit offsets for a group that has no members."""
 
         async def work() -> None:
-            await commit_offsets(self._cluster, group, offsets, self._deadline())
+            await commit_offsets(self._cluster, group, offsets, self._deadline().sooner(COMMIT_MS))
 
         if offsets:
             self._thread.run(work())
 
     # ---------------------------------------------------------------- waiting
 
-    def watch(self, ends: Offsets, timeout_ms: int) -> None:
-        """Wait until there may be records behind some of these ends, or for `timeout_ms`.
+    def watch(self, ends: Offsets, timeout_ms: int) -> bool:
+        """Wait until there may be records behind some of these ends; false if none came in `timeout_ms`.
 
         Each leader gets one small Fetch that it answers when records come. Those that have not been
-        answered stay for the next call, so an idle stream costs ten requests a second.
+        answered stay for the next call.
         """
-        self._run(self._watch(ends, timeout_ms))
+        return self._run(self._watch(ends, timeout_ms))
 
-    async def _watch(self, ends: Offsets, timeout_ms: int) -> None:
+    async def _watch(self, ends: Offsets, timeout_ms: int) -> bool:
         limits = FetchLimits(max_wait_ms=timeout_ms, max_bytes=1, partition_max_bytes=1)
         try:
             by_leader = await partitions_by_leader(self._cluster, ends, self._deadline())
@@ -205,12 +208,18 @@ class Lookup:
                 self._watches[leader] = asyncio.ensure_future(work)
         if not self._watches:
             await asyncio.sleep(timeout_ms / 1000)
-            return
+            return True
         await asyncio.wait(
             self._watches.values(), timeout=2 * timeout_ms / 1000, return_when=asyncio.FIRST_COMPLETED
         )
+        has_news = False
         for leader, task in list(self._watches.items()):
-            if task.done():
-                del self._watches[leader]
-                if task.exception() is not None or any(each.error for each in task.result()):
-                    await asyncio.sleep(timeout_ms / 1000)  # whoever asks next meets the error itself
+            if not task.done():
+                continue
+            del self._watches[leader]
+            if task.exception() is not None or any(each.error for each in task.result()):
+                await asyncio.sleep(timeout_ms / 1000)  # whoever asks next meets the error itself
+                has_news = True
+            elif any(each.records for each in task.result()):
+                has_news = True
+        return has_news

@@ -79,7 +79,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         is_first = self._is_first(start)
         end = self._end(begun)
         if end == begun and not is_first and self._target is None:
-            self._asked().watch(end, IDLE_WAIT_MS)
+            if not self._asked().watch(end, IDLE_WAIT_MS):
+                return start
             end = self._end(begun)
         if end == begun and not is_first:
             return start
