@@ -107,6 +107,23 @@ def test_lag_is_seen_at_once_and_offsets_are_in_the_progress(
         committer.close()
 
 
+def test_what_a_stream_cannot_do_is_told_in_one_line(
+    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    with pytest.raises(Exception, match="PYTHON_DATA_SOURCE_ERROR") as raised:
+        stream(spark, options_for(broker, topic, maxOffsetPerTrigger=3))
+    assert "no option 'maxoffsetpertrigger': did you mean maxOffsetsPerTrigger?" in line_of(raised.value)
+    for number, (options, line) in enumerate(
+        [
+            (options_for(broker, topic, endingOffsets="latest"), "option endingOffsets is for batch queries"),
+            (options_for(broker, "no-such-topic"), "topic no-such-topic does not exist"),
+        ]
+    ):
+        with pytest.raises(Exception) as raised:
+            drain(spark, options, tmp_path / f"checkpoint{number}", tmp_path / "out")
+        assert line in line_of(raised.value)
+
+
 def test_a_query_that_lost_records_ends_with_one_line(
     spark: SparkSession, broker: Broker, producer: Producer, admin: Admin, topic: str, tmp_path: Path
 ) -> None:

@@ -29,7 +29,9 @@ class MillstreamSource(DataSource):
 
     def schema(self) -> StructType:
         from millstream.streams.reading.schema import schema_of
+        from millstream.streams.reading.settings import check_options
 
+        check_options(self.options)  # so that load() tells, not a query much later
         return schema_of(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -114,6 +114,17 @@ class SourceSettings:
     max_fetch_bytes: int = MAX_FETCH_BYTES
 
 
+def check_options(options: Mapping[str, str]) -> None:
+    """BadOption for an option that neither a batch nor a stream can use."""
+    try:
+        settings_of(options, is_stream=False)
+    except BadOption as error:
+        try:
+            settings_of(options, is_stream=True)
+        except BadOption:
+            raise error from None
+
+
 def settings_of(options: Mapping[str, str], *, is_stream: bool) -> SourceSettings:
     """Read the options of a source; BadOption for the first that cannot be used."""
     check_names(options, OPTIONS, "source")

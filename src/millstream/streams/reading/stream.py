@@ -88,6 +88,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         floor = begun | self._asked().earliest(end.keys() - begun.keys())
         if not isinstance(limit, ReadAllAvailable):
             if self._should_wait(available(floor, end)) and not is_first:
+                self._asked().watch(end, IDLE_WAIT_MS)
                 return start
             if self._settings.max_offsets is not None:
                 end = limited(floor, end, self._settings.max_offsets)
