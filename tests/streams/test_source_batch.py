@@ -247,3 +247,38 @@ def test_a_bad_option_is_told_in_one_line(spark: SparkSession, broker: Broker, t
     with pytest.raises(Exception) as raised:
         frame(spark, options_for(broker, topic, startingOffset="earliest")).count()
     assert "did you mean startingOffsets?" in line_of(raised.value)
+
+
+def test_the_brokers_time_is_told_from_the_producers(
+    broker: Broker, producer: Producer, new_name: Name
+) -> None:
+    topic = broker.create_topic(new_name("log-time"), 1, configs={"message.timestamp.type": "LogAppendTime"})
+    send(producer, topic, [1], timestamp_ms=1000)
+    reader = BatchReader(options_for(broker, topic))
+    (row,) = read_all(reader, reader.partitions())
+    assert row["timestampType"] == 1
+    assert row["timestamp"].year > 2000
+
+
+def test_a_reader_that_leaves_early_keeps_nobody_from_reading(
+    broker: Broker, producer: Producer, topic: str
+) -> None:
+    send(producer, topic, range(50))
+    reader = BatchReader(options_for(broker, topic, kafka__max__partition__fetch__bytes=100))
+    (piece,) = reader.partitions()
+    for _ in range(3):
+        reading = reader.read(piece)
+        assert next(reading).num_rows > 0
+        reading.close()  # type: ignore[attr-defined]
+    assert values_of(read_all(reader, [piece])) == list(range(50))
+
+
+def test_rows_are_read_by_several_tasks_at_once_in_one_process(
+    broker: Broker, producer: Producer, topic: str
+) -> None:
+    send(producer, topic, range(20))
+    send(producer, topic, range(20, 40), partition=1)
+    reader = BatchReader(options_for(broker, topic, kafka__max__partition__fetch__bytes=100))
+    first, second = (reader.read(piece) for piece in reader.partitions())
+    rows = [row for pair in zip(first, second, strict=True) for batch in pair for row in batch.to_pylist()]
+    assert sorted(values_of(rows)) == list(range(40))

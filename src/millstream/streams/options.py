@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
+from millstream.client.cluster import parse_bootstrap
 from millstream.errors import MillstreamError
 from millstream.streams.kafka_names import NAMES, is_kafkas
 
@@ -39,6 +40,10 @@ def bootstrap_of(options: Mapping[str, str]) -> str:
     given = get(options, BOOTSTRAP)
     if not given:
         raise BadOption(f'no broker is named: add .option("{BOOTSTRAP}", "localhost:9092")')
+    try:
+        parse_bootstrap(given)
+    except MillstreamError as error:
+        raise BadOption(f"option {BOOTSTRAP}: {error}") from None
     return given
 
 

@@ -15,7 +15,7 @@ from millstream.client.face import LoopThread
 from millstream.client.fetch_session import FetchLimits
 from millstream.client.group_offsets import commit_offsets
 from millstream.client.offsets import EARLIEST, LATEST, list_offsets, partitions_by_leader
-from millstream.errors import KafkaError, RequestTimedOut
+from millstream.errors import KafkaError, NetworkException, RequestTimedOut
 from millstream.model import TopicPartition
 from millstream.streams.offsets import Offsets
 from millstream.streams.reading.errors import NoBroker, NoTopic
@@ -84,10 +84,11 @@ class Lookup:
         try:
             result = self._thread.run(work)
         except (Unreachable, RequestTimedOut) as error:
-            if self._has_answered:
-                raise NoBroker(
-                    f"the brokers at {settings.bootstrap} do not answer any more: {error}"
-                ) from None
+            was_reached = isinstance(error, RequestTimedOut) and not isinstance(
+                error.__cause__, NetworkException
+            )
+            if self._has_answered or was_reached:
+                raise NoBroker(f"the brokers at {settings.bootstrap} do not answer: {error}") from None
             raise NoBroker(
                 f"no broker answers at {settings.bootstrap}: is one running there? "
                 f"Start one with `millstream serve`, or correct kafka.bootstrap.servers ({error})"
