@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from millstream.protocol.columns import MAX_COLUMN_BYTES, BinaryColumn, Columns, HeaderColumn, decode_columns
 from millstream.protocol.consumer_kernel import PlainColumns
+from millstream.protocol.types import Buffer
+
+Room = Callable[[int], Buffer]
 
 SHORT_KEY_BYTES = 24
 """Longer keys (on average) are left to the other decoder: fresh memory costs more than a second walk."""
@@ -19,15 +22,17 @@ def fetched_columns(
     *,
     with_headers: bool = True,
     max_column_bytes: int = MAX_COLUMN_BYTES,
+    room: Room = bytearray,
 ) -> Columns:
     """The records of batches that were checked when they came, with their headers, from an offset on.
 
     Batches that are neither compressed, nor of aborted transactions, nor have records with headers or long
     keys are walked once, without holding the interpreter. CorruptMessage if one is not good. Of others, as
-    many are taken as `max_column_bytes` allows; `next_offset` says how far that was.
+    many are taken as `max_column_bytes` allows; `next_offset` says how far that was. `room` gives memory for
+    keys and values, which need not be zeroed.
     """
     if not aborted and len(data):
-        columns = _plain_columns(data, from_offset, end_offset)
+        columns = _plain_columns(data, from_offset, end_offset, room)
         if columns is not None:
             return columns
     return decode_columns(
@@ -40,7 +45,9 @@ def fetched_columns(
     )
 
 
-def _plain_columns(data: memoryview, from_offset: int, end_offset: int) -> Columns | None:
+def _plain_columns(
+    data: memoryview, from_offset: int, end_offset: int, room: Room = bytearray
+) -> Columns | None:
     plain = PlainColumns(data)
     rows = plain.capacity(from_offset)
     if rows < 0:
@@ -49,8 +56,8 @@ def _plain_columns(data: memoryview, from_offset: int, end_offset: int) -> Colum
         offsets=_numbers(rows, "q", 8),
         timestamps=_numbers(rows, "q", 8),
         timestamp_types=_numbers(rows, "b", 1),
-        keys=_binary(rows, min(len(data), SHORT_KEY_BYTES * rows)),
-        values=_binary(rows, len(data)),
+        keys=_binary(rows, min(len(data), SHORT_KEY_BYTES * rows), room),
+        values=_binary(rows, len(data), room),
         headers=HeaderColumn(_numbers(rows + 1, "i", 4), _binary(0, 0), _binary(0, 0)),
         next_offset=max(from_offset, end_offset),
     )
@@ -83,9 +90,9 @@ def _numbers(count: int, kind: str, size: int) -> memoryview:
     return memoryview(bytearray(count * size)).cast(kind)  # type: ignore[call-overload, no-any-return]
 
 
-def _binary(rows: int, size_bytes: int) -> BinaryColumn:
+def _binary(rows: int, size_bytes: int, room: Room = bytearray) -> BinaryColumn:
     return BinaryColumn(
-        data=memoryview(bytearray(size_bytes)),
+        data=memoryview(room(size_bytes)).cast("B"),
         offsets=_numbers(rows + 1, "i", 4),
         validity=memoryview(bytearray((rows + 7) // 8)),
         null_count=0,

@@ -48,7 +48,7 @@ OPTIONS = (
     "subscribePattern",
 )
 
-MAX_FETCH_BYTES = 2 * 1024 * 1024
+MAX_FETCH_BYTES = 4 * 1024 * 1024
 """What one Fetch brings by default: a few of them are all that a worker holds."""
 
 
@@ -68,7 +68,14 @@ def _positive(word: str) -> int:
     return value
 
 
+def _is_true(word: str) -> bool:
+    if word.lower() not in ("true", "false"):
+        raise ValueError("it is true or false")
+    return word.lower() == "true"
+
+
 KAFKA_SETTINGS = {
+    "check.crcs": Setting("checks_crcs", _is_true),
     "client.id": Setting("client_id", str),
     "default.api.timeout.ms": Setting("api_timeout_ms", _positive),
     "fetch.max.wait.ms": Setting("max_wait_ms", _positive),
@@ -107,6 +114,7 @@ class SourceSettings:
     max_records: int | None
     group: str | None = None
     isolation: int = 0
+    checks_crcs: bool = True
     client_id: str = "millstream-spark"
     api_timeout_ms: int = 60_000
     request_timeout_ms: int = 30_000
