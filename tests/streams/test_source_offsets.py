@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millstream.model import TopicPartition
@@ -15,6 +15,7 @@ from millstream.streams.reading.admission import available, limited
 from millstream.streams.reading.slices import Slice, slices
 
 PARTITIONS = st.builds(TopicPartition, st.sampled_from(["a", "b"]), st.integers(0, 11))
+quick = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 OFFSETS = st.dictionaries(PARTITIONS, st.integers(0, 1000), max_size=8)
 
 
@@ -23,6 +24,7 @@ def test_topics_and_partitions_are_in_order() -> None:
     assert json.dumps(to_json(offsets)) == '{"a": {"9": 3, "10": 2}, "b": {"0": 1}}'
 
 
+@quick
 @given(OFFSETS)
 def test_offsets_come_back(offsets: dict[TopicPartition, int]) -> None:
     assert from_json(json.dumps(to_json(offsets))) == offsets
@@ -41,6 +43,7 @@ def test_other_documents_are_refused(document: str) -> None:
         from_json(document)
 
 
+@quick
 @given(OFFSETS, OFFSETS, st.integers(0, 20), st.none() | st.integers(1, 300))
 def test_slices_cover_everything_once(
     start: dict[TopicPartition, int],
@@ -75,6 +78,7 @@ def test_large_partitions_are_cut_for_more_tasks() -> None:
     assert [type(piece) for piece in slices(start, end)] == [Slice, Slice]
 
 
+@quick
 @given(OFFSETS, OFFSETS, st.integers(1, 500))
 def test_a_limit_is_used_up_and_never_passed(
     start: dict[TopicPartition, int], more: dict[TopicPartition, int], limit: int
