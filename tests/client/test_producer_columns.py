@@ -127,6 +127,27 @@ def test_what_else_a_table_can_have(either_bootstrap: str, topic: Make) -> None:
     assert [record.headers for record in found[2]] == [(("h", b"1"),), ()]
 
 
+@pytest.mark.parametrize("with_headers", [False, True])
+def test_a_row_without_a_partition_goes_where_its_key_says(
+    either_bootstrap: str, topic: Make, with_headers: bool
+) -> None:
+    name = topic(3)
+    keys = [b"%d" % number for number in range(100)]
+    columns: dict[str, Any] = {
+        "key": keys,
+        "value": keys,
+        "partition": pa.array([1, None] * 50, pa.int32()),
+    }
+    if with_headers:
+        columns["headers"] = [[{"key": "h", "value": b"1"}]] * 100
+    with Producer(either_bootstrap) as producer:
+        producer.send_arrow(name, pa.table(columns).slice(1)).result(20)
+    chosen = [1 if number % 2 == 0 else (murmur2(keys[number]) & 0x7FFFFFFF) % 3 for number in range(100)]
+    assert values_in(either_bootstrap, name, 3) == [
+        [key for key, part in list(zip(keys, chosen, strict=True))[1:] if part == index] for index in range(3)
+    ]
+
+
 def test_rows_spread_over_partitions_and_functions_are_asked(either_bootstrap: str, topic: Make) -> None:
     spread, chosen = topic(4), topic(4)
     with Producer(either_bootstrap, max_request_bytes=20_000, batch_bytes=10_000) as producer:

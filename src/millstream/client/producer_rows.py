@@ -72,9 +72,10 @@ class ListRows:
         return None if self.keys is None else self.keys[row]
 
     def chosen(self, partitions: int) -> array[int] | None:
-        if self.partitions is not None or self.keys is None:
+        if self.keys is None or _are_all_named(self.partitions):
             return self.partitions
-        return array("i", [ANYWHERE if key is None else partition_of(key, partitions) for key in self.keys])
+        keyed = array("i", [ANYWHERE if key is None else partition_of(key, partitions) for key in self.keys])
+        return _named_or(self.partitions, keyed)
 
     def fill(self, builder: BatchBuilder, order: Buffer | None, start: int, stop: int, now_ms: int) -> int:
         taken: int = builder.extend(
@@ -107,17 +108,29 @@ class ArrowRows:
         return None if self.keys is None else self.keys[row]
 
     def chosen(self, partitions: int) -> array[int] | None:
-        if self.partitions is not None or self.keys is None:
+        if self.keys is None or _are_all_named(self.partitions):
             return self.partitions
         out = array("i", bytes(INT_BYTES * self.count))
         self.keys.partitions(partitions, ANYWHERE, out)
-        return out
+        return _named_or(self.partitions, out)
 
     def fill(self, builder: BatchBuilder, order: Buffer | None, start: int, stop: int, now_ms: int) -> int:
         taken: int = builder.extend_columns(
             self.values, self.keys, self.timestamps, now_ms, order, start, stop
         )
         return taken
+
+
+def _are_all_named(partitions: array[int] | None) -> bool:
+    return partitions is not None and ANYWHERE not in partitions
+
+
+def _named_or(partitions: array[int] | None, keyed: array[int]) -> array[int]:
+    """The partition that a row names, else that of its key."""
+    if partitions is None:
+        return keyed
+    pairs = zip(partitions, keyed, strict=True)
+    return array("i", [key if named == ANYWHERE else named for named, key in pairs])
 
 
 def choose(rows: Rows, topic: str, partitions: int, function: PartitionFunction | None) -> array[int] | None:
@@ -170,7 +183,7 @@ def _rows_of(batch: pa.RecordBatch, pa: Any) -> Rows:
         raise ValueError("a table of records has a column named value")
     partitions = None
     if "partition" in columns:
-        partitions = array("i", columns["partition"].cast(pa.int32()).to_pylist())
+        partitions = _partitions(columns["partition"], pa)
     times = columns.get("timestamp")
     if times is not None and times.type != pa.int64():
         times = times.cast(pa.timestamp("ms")).cast(pa.int64())
@@ -183,6 +196,15 @@ def _rows_of(batch: pa.RecordBatch, pa: Any) -> Rows:
         return ListRows(_list(values, pa), _list(keys, pa), stamps, headers, partitions)
     stamps = None if times is None else memoryview(times.buffers()[1]).cast("q")[times.offset :]
     return ArrowRows(_binary(values, pa), None if keys is None else _binary(keys, pa), stamps, partitions)
+
+
+def _partitions(column: pa.Array, pa: Any) -> array[int]:
+    """The partitions that rows name; -1 for a null."""
+    column = column.cast(pa.int32()).fill_null(ANYWHERE)
+    start = column.offset * INT_BYTES
+    out = array("i")
+    out.frombytes(memoryview(column.buffers()[1])[start : start + len(column) * INT_BYTES])
+    return out
 
 
 def _binary(column: pa.Array, pa: Any) -> BinaryRows:
