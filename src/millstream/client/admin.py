@@ -22,8 +22,10 @@ from millstream.client.deadline import Deadline
 from millstream.client.face import Closed
 from millstream.client.group_offsets import Committed, commit_offsets, delete_offsets, fetch_committed
 from millstream.client.groups import Group, ListedGroup, delete_group, describe_group, list_groups
+from millstream.client.handover import end_transaction
 from millstream.client.metadata import Topic
 from millstream.client.offsets import LATEST, READ_COMMITTED, READ_UNCOMMITTED, Found, list_offsets
+from millstream.client.producer_identity import HandedOver
 from millstream.client.replicas import Reassignment, elect_leaders, list_reassignments, reassign
 from millstream.client.topics import (
     BROKER_DEFAULT,
@@ -319,6 +321,12 @@ class AsyncAdmin:
         """End a transaction that hangs in its partition, as its coordinator would."""
         deadline = self._deadline(timeout)
         await write_abort_marker(self._cluster, transaction, deadline)
+
+    async def end_transaction(
+        self, transaction: HandedOver, *, is_commit: bool, timeout: float | None = None
+    ) -> None:
+        """Commit or abort what a producer's `hand_over_transaction` gave."""
+        await end_transaction(self._cluster, transaction, self._deadline(timeout), is_commit=is_commit)
 
     async def fence_producer(self, transactional_id: str, timeout: float | None = None) -> None:
         """Abort the open transaction of an id, if there is one, and shut its producer out."""

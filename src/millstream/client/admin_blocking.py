@@ -16,6 +16,7 @@ from millstream.client.group_offsets import Committed
 from millstream.client.groups import Group, ListedGroup
 from millstream.client.metadata import Topic
 from millstream.client.offsets import Found
+from millstream.client.producer_identity import HandedOver
 from millstream.client.replicas import Reassignment
 from millstream.client.topics import BROKER_DEFAULT, Created
 from millstream.client.transactions import ListedTransaction, OpenTransaction, Transaction
@@ -256,6 +257,12 @@ class Admin:
     def abort_transaction(self, transaction: OpenTransaction, timeout: float | None = None) -> None:
         """End a transaction that hangs in its partition, as its coordinator would."""
         self._thread.run(self._core.abort_transaction(transaction, timeout=timeout))
+
+    def end_transaction(
+        self, transaction: HandedOver, *, is_commit: bool, timeout: float | None = None
+    ) -> None:
+        """Commit or abort what a producer's `hand_over_transaction` gave."""
+        self._thread.run(self._core.end_transaction(transaction, is_commit=is_commit, timeout=timeout))
 
     def fence_producer(self, transactional_id: str, timeout: float | None = None) -> None:
         """Abort the open transaction of an id, if there is one, and shut its producer out."""

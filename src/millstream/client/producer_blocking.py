@@ -19,6 +19,7 @@ from millstream.client.producer_buffer import BufferFull, Headers
 from millstream.client.producer_columns import Deliveries
 from millstream.client.producer_coordinator import Offsets
 from millstream.client.producer_delivery import Delivery
+from millstream.client.producer_identity import HandedOver
 from millstream.client.producer_settings import ProducerOptions, ProducerSettings
 from millstream.client.transactions_client import TransactionFailed
 from millstream.model import TopicPartition
@@ -215,6 +216,13 @@ class Producer:
     def abort_transaction(self, timeout: float | None = None) -> None:
         """Let nothing of the transaction be seen by readers of committed records."""
         self._run(self._core.abort_transaction(timeout), timeout)
+
+    def hand_over_transaction(self, timeout: float | None = None) -> HandedOver | None:
+        """Write all records of the transaction and leave it open, for another process to end.
+
+        The producer can only be closed then. None: nothing was sent, so nothing is open.
+        """
+        return self._run(self._core.hand_over_transaction(timeout), timeout)
 
     def send_offsets(
         self, offsets: Offsets, group: str | GroupMetadata, timeout: float | None = None

@@ -8,11 +8,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from millstream.client.cluster import Cluster
+from millstream.client.connection import Connection
 from millstream.client.coordinators import GROUP, TRANSACTION, coordinator_of
 from millstream.client.deadline import Deadline
 from millstream.client.errors import raise_for
 from millstream.client.group_metadata import GroupMetadata
-from millstream.client.producer_identity import Identity
+from millstream.client.producer_identity import HandedOver, Identity
 from millstream.errors import ConcurrentTransactions, KafkaError, NetworkException, OperationNotAttempted
 from millstream.model import TopicPartition
 from millstream.protocol.messages import (
@@ -59,6 +60,15 @@ class OffsetAndMetadata(NamedTuple):
 Offsets = Mapping[TopicPartition, "int | OffsetAndMetadata"]
 
 
+def speaks_version_2(connection: Connection) -> bool:
+    """Whether transactions are those of version 2 (KIP-890) on the cluster at the other end."""
+    served = connection.api_versions
+    has_versions = all(
+        kind.key in served and served[kind.key][1] >= first for kind, first in FIRST_OF_VERSION_2.items()
+    )
+    return has_versions and connection.finalized_features.get("transaction.version", 0) >= VERSION_2
+
+
 class TransactionCoordinator:
     """Asks until there is an answer or the deadline passes; remembers which broker coordinates what.
 
@@ -91,13 +101,7 @@ class TransactionCoordinator:
             response = await self._cluster.request(node_id, request, InitProducerIdResponse, deadline)
             raise_for(response.error_code, None, f"transactional id {self._id}")
             self._identity.take(response.producer_id, response.producer_epoch)
-            served = connection.api_versions
-            has_versions = all(
-                kind.key in served and served[kind.key][1] >= first
-                for kind, first in FIRST_OF_VERSION_2.items()
-            )
-            level = connection.finalized_features.get("transaction.version", 0)
-            self.is_version_2 = has_versions and level >= VERSION_2
+            self.is_version_2 = speaks_version_2(connection)
 
         await self._ask(TRANSACTION, self._id, attempt, deadline)
 
@@ -205,6 +209,11 @@ class TransactionCoordinator:
                 self._identity.take(response.producer_id, response.producer_epoch)
 
         await self._ask(TRANSACTION, self._id, attempt, deadline)
+
+    def handed_over(self) -> HandedOver:
+        """What another process needs to end the transaction that is open."""
+        who = self._identity
+        return HandedOver(self._id, who.producer_id, who.producer_epoch, self.is_version_2)
 
     async def _ask(
         self, kind: int, key: str, attempt: Callable[[int], Awaitable[T]], deadline: Deadline

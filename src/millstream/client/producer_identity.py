@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
 from millstream.client.errors import raise_for
@@ -9,6 +11,15 @@ from millstream.protocol.messages import InitProducerIdRequest, InitProducerIdRe
 
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1
+
+
+class HandedOver(NamedTuple):
+    """An open transaction without an owner. `is_version_2`: its end raises the epoch (KIP-890)."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    is_version_2: bool = True
 
 
 class Identity:

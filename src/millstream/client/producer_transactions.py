@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from millstream.client.deadline import Deadline
 from millstream.client.group_metadata import GroupMetadata
 from millstream.client.producer_coordinator import Offsets
+from millstream.client.producer_identity import HandedOver
 from millstream.client.producer_settings import ProducerSettings
 from millstream.client.transactions_client import State, TransactionFailed, Transactions
 from millstream.errors import InvalidTxnState, KafkaError, ProducerFenced
@@ -70,6 +71,13 @@ class TransactionalFace:
     async def abort_transaction(self, timeout: float | None = None) -> None:
         """Let nothing of the transaction be seen by readers of committed records."""
         await self._open_transactions.abort(Deadline(self._block_seconds(timeout) * 1000))
+
+    async def hand_over_transaction(self, timeout: float | None = None) -> HandedOver | None:
+        """Write all records of the transaction and leave it open, for another process to end.
+
+        The producer can only be closed then. None: nothing was sent, so nothing is open.
+        """
+        return await self._open_transactions.hand_over(Deadline(self._block_seconds(timeout) * 1000))
 
     async def send_offsets(
         self, offsets: Offsets, group: str | GroupMetadata, timeout: float | None = None

@@ -31,7 +31,8 @@ from millstream.protocol.messages import (
     WriteTxnMarkersResponse,
 )
 
-UNDECIDED = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort"})
+ONGOING = "Ongoing"
+UNDECIDED = frozenset({ONGOING, "PrepareCommit", "PrepareAbort"})
 """The states in which a transaction's partitions are still to hear of its end."""
 
 FENCING_TIMEOUT_MS = 1000
@@ -94,26 +95,52 @@ async def list_transactions(
     return sorted(found.values(), key=lambda each: each.transactional_id)
 
 
+async def ongoing_transactions(cluster: Cluster, prefix: str, deadline: Deadline) -> list[Transaction]:
+    """The open transactions whose ids begin with `prefix`; one question to each coordinator."""
+
+    async def attempt() -> list[Transaction]:
+        by_coordinator: dict[int, list[str]] = defaultdict(list)
+        for listed in await list_transactions(cluster, deadline, states=[ONGOING]):
+            if listed.transactional_id.startswith(prefix):
+                by_coordinator[listed.coordinator].append(listed.transactional_id)
+        found: list[Transaction] = []
+        for node_id, names in by_coordinator.items():
+            found += await _describe(cluster, node_id, names, deadline)
+        return [each for each in found if each.state == ONGOING]
+
+    return await cluster.retrying(attempt, deadline)
+
+
 async def describe_transaction(cluster: Cluster, transactional_id: str, deadline: Deadline) -> Transaction:
     """What the coordinator knows of one id; TransactionalIdNotFound if that is nothing."""
 
     async def attempt(node_id: int) -> Transaction:
-        request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
-        response = await cluster.request(node_id, request, DescribeTransactionsResponse, deadline)
-        (found,) = response.transaction_states
-        raise_for(found.error_code, None, f"transactional id {transactional_id}")
-        return Transaction(
-            transactional_id,
-            found.transaction_state,
-            found.producer_id,
-            found.producer_epoch,
-            found.transaction_timeout_ms,
-            found.transaction_start_time_ms,
-            node_id,
-            sorted(TopicPartition(each.topic, index) for each in found.topics for index in each.partitions),
-        )
+        (found,) = await _describe(cluster, node_id, [transactional_id], deadline)
+        return found
 
     return await with_coordinator(cluster, transactional_id, attempt, deadline, key_type=TRANSACTION)
+
+
+async def _describe(
+    cluster: Cluster, node_id: int, transactional_ids: Sequence[str], deadline: Deadline
+) -> list[Transaction]:
+    request = DescribeTransactionsRequest(transactional_ids=list(transactional_ids))
+    response = await cluster.request(node_id, request, DescribeTransactionsResponse, deadline)
+    for state in response.transaction_states:
+        raise_for(state.error_code, None, f"transactional id {state.transactional_id}")
+    return [
+        Transaction(
+            state.transactional_id,
+            state.transaction_state,
+            state.producer_id,
+            state.producer_epoch,
+            state.transaction_timeout_ms,
+            state.transaction_start_time_ms,
+            node_id,
+            sorted(TopicPartition(each.topic, index) for each in state.topics for index in each.partitions),
+        )
+        for state in response.transaction_states
+    ]
 
 
 async def open_transactions(

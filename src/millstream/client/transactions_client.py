@@ -2,6 +2,7 @@
 
 ready -> open -> flushing -> committing -> ready
            \\------> aborting -> ready        after an error of a record or an offset, only this way
+           \\------> lost                     handed over: another process ends it
 any state -> lost                             another producer has the transactional id
 """
 
@@ -17,6 +18,7 @@ from millstream.client.group_metadata import GroupMetadata
 from millstream.client.producer_buffer import RecordBuffer
 from millstream.client.producer_coordinator import LAST_PRODUCE_1, Offsets, TransactionCoordinator
 from millstream.client.producer_delivery import settled
+from millstream.client.producer_identity import HandedOver
 from millstream.client.producer_line import Line
 from millstream.errors import (
     InvalidProducerEpoch,
@@ -216,6 +218,18 @@ class Transactions:
         finally:
             if self.state is State.FLUSHING:
                 self.state = State.OPEN
+
+    async def hand_over(self, deadline: Deadline) -> HandedOver | None:
+        """Write all records and leave the transaction open, for others to end; the producer is through.
+
+        None: nothing was sent, so nothing is open.
+        """
+        self.check_open()
+        await self._write_all(deadline)
+        self._check_alive()
+        self.state = State.LOST
+        self.error = InvalidTxnState("its transaction was handed over")
+        return self._coordinator.handed_over() if self._is_started else None
 
     def _check_alive(self) -> None:
         if self.state is State.LOST:
