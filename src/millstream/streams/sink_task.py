@@ -1,0 +1,144 @@
+"""A task's part of a write: its rows as records, in a transaction that it leaves open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine, Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from millstream.client.cluster import Cluster
+from millstream.client.configs import Resource, describe_configs
+from millstream.client.deadline import Deadline
+from millstream.client.errors import NoSuchTopic
+from millstream.client.producer_blocking import Producer
+from millstream.client.producer_columns import Deliveries
+from millstream.client.producer_identity import HandedOver
+from millstream.errors import ClusterAuthorizationFailed, RequestTimedOut, UnknownTopicOrPartition
+from millstream.streams.sink_columns import by_topic
+from millstream.streams.sink_decisions import Decision, last_decision
+from millstream.streams.sink_errors import MissingTopic
+from millstream.streams.sink_options import SinkOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+
+MAX_TIMEOUT_KEY = "transaction.max.timeout.ms"
+USUAL_MAX_TIMEOUT_MS = 900_000
+TOPIC_WAIT_MS = 5_000
+"""How long a topic that brokers do not know is waited for: they may be creating it."""
+
+_max_timeouts_ms: dict[str, int] = {}
+"""By cluster, for the tasks to come in this process."""
+
+
+class RowWriter:
+    """Sends the rows of one task. `transactional_id` None: at least once, without a transaction."""
+
+    def __init__(self, options: SinkOptions, transactional_id: str | None = None) -> None:
+        self._options = options
+        self._transactional_id = transactional_id
+        self._topics: set[str] = set()
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> HandedOver | None:
+        """Write all rows; the transaction, if there is one, stays open. An error aborts it."""
+        with self._producer() as producer:
+            if self._transactional_id is None:
+                self._send(producer, batches, checks=True)
+                return None
+            producer.begin_transaction()
+            self._send(producer, batches, checks=False)  # a failed record fails the hand-over
+            return producer.hand_over_transaction(self._options.timeout_ms / 1000)
+
+    def _producer(self) -> Producer:
+        given = {"client_id": "millstream-sink", **self._options.producer}
+        if self._transactional_id is not None:
+            given["transactional_id"] = self._transactional_id
+            if "transaction_timeout_ms" not in given:
+                given["transaction_timeout_ms"] = max_timeout_ms(self._options)
+        return Producer(self._options.bootstrap, **given)
+
+    def _send(self, producer: Producer, batches: Iterator[pa.RecordBatch], *, checks: bool) -> None:
+        under_way: deque[Deliveries] = deque()
+        for batch in batches:
+            for topic, rows in by_topic(batch, self._options.topic):
+                self._ensure(topic)
+                sent = producer.send_arrow(topic, rows)
+                if checks:
+                    under_way.append(sent)
+            while under_way and under_way[0].done():
+                under_way.popleft().result(0)
+        if checks:
+            producer.flush()
+            for sent in under_way:
+                sent.result(0)
+
+    def _ensure(self, topic: str) -> None:
+        if topic not in self._topics:
+            run(ensure_topic(self._options, topic))
+            self._topics.add(topic)
+
+
+def first_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch] | None:
+    """The batches from the first one with rows on; None if there are no rows."""
+    for batch in batches:
+        if batch.num_rows:
+            return chain([batch], batches)
+    return None
+
+
+def look_up(options: SinkOptions, query: str) -> Decision | None:
+    """The last decision of a query."""
+
+    async def ask() -> Decision | None:
+        async with Cluster(options.bootstrap) as cluster:
+            return await last_decision(cluster, query, Deadline(options.timeout_ms))
+
+    return run(ask())
+
+
+async def ensure_topic(options: SinkOptions, topic: str) -> None:
+    """Know a topic, or have it created where brokers do that; MissingTopic if they do not."""
+    async with Cluster(options.bootstrap) as cluster:
+        await cluster.refresh([], Deadline(options.timeout_ms))  # brokers may be away for a while
+        try:
+            await cluster.topic(topic, Deadline(TOPIC_WAIT_MS), allow_auto_creation=True)
+        except (NoSuchTopic, RequestTimedOut) as error:
+            if not isinstance(error.__cause__ or error, UnknownTopicOrPartition):
+                raise
+            raise MissingTopic(
+                f"topic {topic} does not exist and brokers do not create it: create it first, with "
+                f"`millstream topics create {topic}`, or check the name"
+            ) from None
+
+
+def max_timeout_ms(options: SinkOptions) -> int:
+    """The longest time that brokers let a transaction be open; the usual one, where they do not tell."""
+    known = _max_timeouts_ms.get(options.bootstrap)
+    if known is None:
+        known = _max_timeouts_ms[options.bootstrap] = run(_ask_max_timeout_ms(options))
+    return known
+
+
+async def _ask_max_timeout_ms(options: SinkOptions) -> int:
+    async with Cluster(options.bootstrap) as cluster:
+        deadline = Deadline(options.timeout_ms)
+        await cluster.refresh([], deadline)
+        found = []
+        for node in sorted(cluster.metadata.nodes):
+            try:
+                configs = await describe_configs(
+                    cluster, Resource.BROKER, str(node), deadline, keys=[MAX_TIMEOUT_KEY]
+                )
+            except ClusterAuthorizationFailed:
+                continue
+            found += [int(each.value) for each in configs if each.value]
+        return min(found, default=USUAL_MAX_TIMEOUT_MS)
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Do some asking on a loop of its own."""
+    return asyncio.run(work)

@@ -1,0 +1,93 @@
+"""What a sink refuses, in one line that says what to do."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.types import StructType
+
+from millstream.errors import MillstreamError
+from millstream.streams.sink import BatchWriter, StreamWriter
+
+pytestmark = [pytest.mark.java, pytest.mark.usefixtures("spark")]  # which parses the schemas
+
+OPTIONS = {"kafka.bootstrap.servers": "localhost:9092", "topic": "out"}
+HEADERS = "array<struct<key:string,value:binary>>"
+
+
+def schema(text: str) -> StructType:
+    found = StructType.fromDDL(text)
+    assert isinstance(found, StructType)
+    return found
+
+
+@pytest.mark.parametrize("writer", [BatchWriter, StreamWriter])
+@pytest.mark.parametrize(
+    "columns",
+    [
+        "value string",
+        "key binary, value binary",
+        f"key string, value string, headers {HEADERS}, topic string, partition int",
+        "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp",
+    ],
+)
+def test_columns_that_can_be_written(writer: type[BatchWriter | StreamWriter], columns: str) -> None:
+    writer(OPTIONS, schema(columns))
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ("id bigint", "a sink needs a column named value, string or binary; there are: id"),
+        (
+            "value bigint",
+            'column value is bigint, not string or binary: cast it, as in df.withColumn."value',
+        ),
+        ("value string, key int", "column key is int, not string or binary"),
+        ("value string, topic int", "column topic is int, not string"),
+        ("value string, partition bigint", "column partition is bigint, not int"),
+        ("value string, headers map<string,binary>", f"column headers is map.*; it has to be {HEADERS}"),
+        ("value string, headers array<struct<key:string,value:string>>", "it has to be array<struct<"),
+    ],
+)
+def test_columns_that_cannot(columns: str, message: str) -> None:
+    with pytest.raises(MillstreamError, match=message) as raised:
+        StreamWriter(OPTIONS, schema(columns))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kafka.bootstrap.servers": ""}, "no broker is named: add .option"),
+        ({"guarantee": "once"}, "option guarantee is one of at-least-once, exactly-once, not 'once'"),
+        ({"garantee": "exactly-once"}, "has no option 'garantee': did you mean guarantee?"),
+        ({"topic": ""}, "option topic is empty"),
+        (
+            {"kafka.key.serializer": "x"},
+            "option kafka.key.serializer cannot be set on a sink: keys and values",
+        ),
+        ({"kafka.value.serializer": "x"}, "cast the columns instead"),
+        ({"kafka.interceptor.classes": "x"}, "option kafka.interceptor.classes cannot be set on a sink"),
+        ({"kafka.transactional.id": "x"}, "the sink makes its own"),
+        ({"kafka.linger.ms": "soon"}, "option kafka.linger.ms=soon cannot be used"),
+        ({"kafka.compresion.type": "lz4"}, "did you mean kafka.compression.type?"),
+        ({"kafka.compression.type": "rar"}, "compression is none, gzip, snappy, lz4 or zstd, not 'rar'"),
+        ({"kafka.enable.idempotence": "false"}, "exactly-once needs kafka.acks=all and"),
+        ({"kafka.acks": "1"}, 'needs kafka.acks=all .*, or set .option."guarantee", "at-least-once".'),
+    ],
+)
+def test_options_that_cannot_be_used(options: dict[str, str], message: str) -> None:
+    with pytest.raises(MillstreamError, match=message) as raised:
+        StreamWriter({**OPTIONS, **options}, schema("value string"))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_topic_is_needed_once() -> None:
+    given = {"kafka.bootstrap.servers": "localhost:9092"}
+    with pytest.raises(MillstreamError, match="no topic is named"):
+        BatchWriter(given, schema("value string"))
+    BatchWriter(given, schema("value string, topic string"))
+
+
+def test_weak_acks_are_for_at_least_once() -> None:
+    StreamWriter({**OPTIONS, "kafka.acks": "1", "guarantee": "At-Least-Once"}, schema("value string"))

@@ -1,0 +1,344 @@
+"""The sink's protocol without Spark: drivers that stop at each place, that wake up again, and that follow;
+on Millstream and on Apache Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+
+from millstream import Admin
+from millstream.client.offsets import READ_COMMITTED
+from millstream.errors import KafkaError
+from millstream.streams import sink_failpoints
+from millstream.streams.sink_commit import Committer
+from millstream.streams.sink_errors import CheckpointBehind, LostTransaction, TornBatch
+from millstream.streams.sink_message import Attempt
+from millstream.streams.sink_names import Run, topic_of
+from millstream.streams.sink_options import sink_options
+from millstream.streams.sink_reset import reset_sink, settle_sink
+from millstream.streams.sink_task import RowWriter, look_up, max_timeout_ms
+from millstream.testing import Broker
+from tests.client.conftest import either_bootstrap, kafka_bootstrap, own_bootstrap
+from tests.client.logs import values_in
+from tests.conftest import Name
+from tests.processes import until
+
+__all__ = ["either_bootstrap", "kafka_bootstrap", "own_bootstrap"]
+
+TASKS = 3
+TIMEOUT_MS = 30_000
+
+
+class Query:
+    """A streaming query as the sink sees it: its batches have the same rows whenever they come."""
+
+    def __init__(self, bootstrap: str, topic: str, **options: str) -> None:
+        self.bootstrap, self.topic, self.id = bootstrap, topic, str(uuid4())
+        given = {"kafka.bootstrap.servers": bootstrap, "topic": topic, **options}
+        self.options = sink_options(given)
+        with Admin(bootstrap) as admin:
+            admin.create_topic(topic, 1)
+
+    def driver(self) -> Driver:
+        return Driver(self, Run(self.id, uuid4().hex))
+
+    def output(self) -> list[bytes | None]:
+        """All that was committed. It ends only if no transaction is open."""
+        return sorted(values_in(self.bootstrap, self.topic, isolation_level=READ_COMMITTED)[0])  # type: ignore[type-var]
+
+    @property
+    def last(self) -> tuple[int, bool] | None:
+        found = look_up(self.options, self.id)
+        return None if found is None else (found.batch, found.is_done)
+
+
+class Driver:
+    """One run of a query."""
+
+    def __init__(self, query: Query, run: Run) -> None:
+        self.query, self.run = query, run
+        self.committer = Committer(query.bootstrap, run, TIMEOUT_MS)
+
+    def task(self, batch: int, partition: int, attempt: int = 0) -> Attempt:
+        last = look_up(self.query.options, self.query.id)
+        if last is not None and last.batch == batch:
+            return Attempt(self.run, batch, partition, attempt, None)
+        writer = RowWriter(self.query.options, self.run.transactional_id(partition, attempt))
+        rows = pa.record_batch({"value": rows_of(batch)[partition::TASKS]})
+        return Attempt(self.run, batch, partition, attempt, writer.write(iter([rows])))
+
+    def tasks(self, batch: int) -> list[Attempt]:
+        return [self.task(batch, partition) for partition in range(TASKS)]
+
+    def commit(self, batch: int, attempts: list[Attempt]) -> None:
+        asyncio.run(self.committer.commit(batch, attempts))
+
+    def abort(self, batch: int) -> None:
+        asyncio.run(self.committer.abort(batch))
+
+    def do(self, batch: int) -> None:
+        self.commit(batch, self.tasks(batch))
+
+
+def rows_of(batch: int) -> list[bytes]:
+    return [b"%d-%d" % (batch, number) for number in range(TASKS * 2)]
+
+
+def answer(batches: int) -> list[bytes]:
+    return sorted(row for batch in range(batches) for row in rows_of(batch))
+
+
+@pytest.fixture
+def query(either_bootstrap: str, new_name: Name) -> Query:
+    return Query(either_bootstrap, new_name("out"))
+
+
+@pytest.fixture
+def own_query(own_bootstrap: str, new_name: Name) -> Query:
+    return Query(own_bootstrap, new_name("out"))
+
+
+class Failpoints:
+    """Stops the sink in a thread; the thread goes on when the place is `left`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.failure: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    def stop_at(self, place: str, work: Callable[[], Any]) -> None:
+        """Do some work in a thread, until it comes to a place."""
+
+        def main() -> None:
+            try:
+                work()
+            except BaseException as error:
+                self.failure = error
+
+        (self._folder / place).touch()
+        self._thread = threading.Thread(target=main, daemon=True)
+        self._thread.start()
+        until(
+            lambda: (self._folder / f"{place}.hit").exists() or self.failure, 30, f"the sink comes to {place}"
+        )
+        assert self.failure is None
+
+    def go_on(self) -> None:
+        """Let it go on, to its end."""
+        for hit in self._folder.glob("*.hit"):
+            hit.unlink()
+        if self._thread is not None:
+            self._thread.join(60)
+            assert not self._thread.is_alive()
+            self._thread = None
+
+
+@pytest.fixture
+def failpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Failpoints]:
+    monkeypatch.setenv(sink_failpoints.FOLDER, str(tmp_path))
+    found = Failpoints(tmp_path)
+    yield found
+    found.go_on()
+
+
+PLACES = ["before-decision", "after-decision", "after-end-1", "after-end-2", "after-end-3", "before-return"]
+
+
+def test_batches_one_after_the_other(query: Query) -> None:
+    driver = query.driver()
+    assert query.last is None
+    for batch in range(3):
+        driver.do(batch)
+        assert query.last == (batch, True)
+    assert query.output() == answer(3)
+
+
+def test_rows_are_not_seen_before_the_commit(query: Query) -> None:
+    driver = query.driver()
+    attempts = driver.tasks(0)
+    with Admin(query.bootstrap) as admin:
+        states = [
+            admin.describe_transaction(each.transaction.transactional_id)
+            for each in attempts
+            if each.transaction
+        ]
+    assert [(each.state, each.timeout_ms) for each in states] == [
+        ("Ongoing", max_timeout_ms(query.options))
+    ] * TASKS
+    driver.commit(0, attempts)
+    assert query.output() == answer(1)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_driver_stops_and_the_next_one_goes_on(query: Query, failpoints: Failpoints, place: str) -> None:
+    """The first one is not dead but slow: it wakes up when the other is two batches further."""
+    first = query.driver()
+    first.do(0)
+    attempts = first.tasks(1)
+    failpoints.stop_at(place, lambda: first.commit(1, attempts))
+    second = query.driver()
+    for batch in (1, 2):
+        second.do(batch)
+    third = second.tasks(3)
+    failpoints.go_on()
+    assert query.last == (2, True), "the first driver has decided nothing more"
+    second.commit(3, third)
+    assert query.output() == answer(4)
+    if place in ("before-decision", "after-decision", "after-end-1", "after-end-2", "after-end-3"):
+        assert isinstance(failpoints.failure, KafkaError), "it was shut out"
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_driver_wakes_up_while_the_next_one_replays_its_batch(
+    query: Query, failpoints: Failpoints, place: str
+) -> None:
+    """The tasks of the second one have begun before the first one decides; each batch is decided once."""
+    first = query.driver()
+    attempts = first.tasks(0)
+    failpoints.stop_at(place, lambda: first.commit(0, attempts))
+    second = query.driver()
+    again = second.tasks(0)
+    failpoints.go_on()
+    second.commit(0, again)
+    second.do(1)
+    assert query.output() == answer(2)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_abort_after_the_decision_aborts_nothing(
+    own_query: Query, failpoints: Failpoints, place: str
+) -> None:
+    """Spark calls abort when a commit failed, wherever it did."""
+    driver = own_query.driver()
+    attempts = driver.tasks(0)
+    failpoints.stop_at(place, lambda: driver.commit(0, attempts))
+    driver.abort(0)
+    failpoints.go_on()
+    if place == "before-decision":
+        assert own_query.output() == []
+        with pytest.raises(LostTransaction, match=r"batch 0 of query .* was not written"):
+            driver.commit(0, attempts)
+    own_query.driver().do(0)
+    assert own_query.output() == answer(1)
+
+
+def test_attempts_that_lost_are_aborted(query: Query) -> None:
+    driver = query.driver()
+    winners = [driver.task(0, partition, attempt=1) for partition in range(TASKS)]
+    driver.task(0, 0, attempt=0)
+    query.driver().tasks(0)  # left by a driver that died
+    driver.commit(0, winners)
+    assert query.output() == answer(1)
+
+
+def test_batches_without_rows_cost_no_decision(own_query: Query) -> None:
+    driver = own_query.driver()
+    driver.commit(0, [Attempt(driver.run, 0, 0, 0, None)])
+    assert own_query.last is None
+    driver.do(1)
+    driver.commit(2, [Attempt(driver.run, 2, 0, 0, None)])
+    assert own_query.last == (1, True)
+
+
+def test_an_old_checkpoint_is_refused(own_query: Query) -> None:
+    driver = own_query.driver()
+    attempts = driver.tasks(1)
+    own_query.driver().do(2)
+    with pytest.raises(CheckpointBehind, match="comes with batch 1, but has written up to batch 2"):
+        driver.commit(1, attempts)
+
+
+def test_a_decided_transaction_that_timed_out_is_told(new_name: Name, failpoints: Failpoints) -> None:
+    with Broker({"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}) as broker:
+        query = Query(broker.bootstrap, new_name("out"), **{"kafka.transaction.timeout.ms": "3000"})
+        first = query.driver()
+        attempts = first.tasks(0)
+        failpoints.stop_at("after-end-1", lambda: first.commit(0, attempts))
+        with Admin(broker.bootstrap) as admin:
+            slow = attempts[2].transaction
+            assert slow is not None
+            until(
+                lambda: admin.describe_transaction(slow.transactional_id).state == "CompleteAbort",
+                30,
+                "the time-out",
+            )
+        second = query.driver()
+        with pytest.raises(TornBatch, match=r"batch 0 of query .* is torn: 2 of its 3 transactions"):
+            second.do(0)
+        second.abort(0)
+        with pytest.raises(TornBatch):
+            query.driver().do(0)
+        state = reset_sink(broker.bootstrap, query.id)
+        assert (state.last_batch, state.was_finished, state.is_torn) == (0, False, True)
+        failpoints.go_on()
+        query.driver().do(0)
+        assert query.output() == sorted([*answer(1), *rows_of(0)[0::TASKS]]), (
+            "as the error said: duplicates of a part"
+        )
+
+
+def test_a_transaction_that_timed_out_before_the_decision(new_name: Name) -> None:
+    with Broker({"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}) as broker:
+        query = Query(broker.bootstrap, new_name("out"), **{"kafka.transaction.timeout.ms": "1000"})
+        driver = query.driver()
+        attempts = driver.tasks(0)
+        with Admin(broker.bootstrap) as admin:
+            until(lambda: not admin.list_transactions(states=["Ongoing"]), 30, "the time-outs")
+        with pytest.raises(LostTransaction, match="Nothing of it was committed"):
+            driver.commit(0, attempts)
+        driver.do(0)
+        assert query.output() == answer(1)
+
+
+def test_settling_finishes_what_was_decided_and_aborts_the_rest(
+    own_query: Query, failpoints: Failpoints
+) -> None:
+    first = own_query.driver()
+    attempts = first.tasks(0)
+    first.task(0, 0, attempt=1)
+    failpoints.stop_at("after-end-1", lambda: first.commit(0, attempts))
+    state = settle_sink(own_query.bootstrap, own_query.id)
+    assert (state.last_batch, state.was_finished, state.is_torn, state.aborted) == (0, True, False, 1)
+    assert own_query.output() == answer(1)
+    failpoints.go_on()
+    own_query.driver().do(1)
+    assert own_query.output() == answer(2)
+
+
+def test_reset_forgets_the_decisions(own_query: Query) -> None:
+    driver = own_query.driver()
+    driver.do(5)
+    driver.tasks(6)
+    state = reset_sink(own_query.bootstrap, own_query.id)
+    assert (state.last_batch, state.aborted) == (5, TASKS)
+    assert own_query.output() == sorted(rows_of(5)), "what was written stays"
+    with Admin(own_query.bootstrap) as admin:
+        assert topic_of(own_query.id) not in admin.list_topics()
+    again = own_query.driver()
+    again.do(0)
+    assert reset_sink(own_query.bootstrap, str(uuid4())).last_batch is None, "a query that never wrote"
+
+
+def test_the_last_decision_is_found_among_many_aborted_ones(own_query: Query) -> None:
+    """Only the end of the topic is read, further back only where it holds nothing committed."""
+    from millstream import Producer
+    from millstream.streams.sink_names import owner_of
+
+    driver = own_query.driver()
+    driver.do(0)
+    with Producer(own_query.bootstrap, transactional_id=owner_of(own_query.id)) as producer:
+        for _ in range(50):
+            producer.begin_transaction()
+            producer.send(topic_of(own_query.id), b"{}", key=b"decision", partition=0).result(10)
+            producer.abort_transaction()
+    assert own_query.last == (0, True)
+    driver.do(1)
+    assert own_query.output() == answer(2)
