@@ -1,0 +1,245 @@
+"""Exactly once, shown by force: driver, Python workers and broker are killed at each place and at random.
+
+A stateful app counts keys; the counts that it has written, read committed, are those computed from the
+input and the bounds of the batches: no more, no less. With the decisions left out, the same kills are found
+out.
+
+MILLSTREAM_SPARK_ROUNDS says how often something is killed; the places come first, random moments then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from millstream import Admin, Producer
+from millstream.client.offsets import READ_COMMITTED
+from millstream.streams import sink_failpoints
+from tests.client.logs import records_in
+from tests.processes import BrokerProcess, until
+from tests.streams.standalone import StandaloneCluster
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(3600)]
+
+ROUNDS = int(os.environ.get("MILLSTREAM_SPARK_ROUNDS", "3"))
+PARTITIONS = 2
+PER_BATCH = 100
+KEYS = 7
+LONG = 300.0
+
+DRIVER, WORKER, BROKER = "driver", "worker", "broker"
+PLACES = [
+    (WORKER, "written"),
+    (DRIVER, "after-end-1"),
+    (BROKER, "after-decision"),
+    (DRIVER, "before-decision"),
+    (DRIVER, "after-decision"),
+    (DRIVER, "before-return"),
+    (BROKER, "after-end-1"),
+    (WORKER, "after-decision"),
+    (BROKER, "written"),
+    (DRIVER, "after-end-2"),
+    (DRIVER, "written"),
+]
+
+
+class App:
+    """The counting app in processes of its own, on a topic of its own, beside a broker of its own."""
+
+    def __init__(self, folder: Path, broker: BrokerProcess, batches: int, mode: str, master: str) -> None:
+        self.folder, self.broker, self.master, self.mode = folder, broker, master, mode
+        self.failpoints = folder / "failpoints"
+        self.failpoints.mkdir()
+        self.checkpoint = folder / "checkpoint"
+        self.with_decision = True
+        self.process: subprocess.Popen[bytes] | None = None
+        with Admin(broker.bootstrap) as admin:
+            admin.create_topic("in", PARTITIONS)
+            admin.create_topic("out", PARTITIONS)
+        self.keys = [
+            [b"key-%d" % (number * 5 % KEYS + part) for number in range(batches * PER_BATCH // PARTITIONS)]
+            for part in range(PARTITIONS)
+        ]
+        with Producer(broker.bootstrap) as producer:
+            for part, keys in enumerate(self.keys):
+                producer.send_batch("in", [b""] * len(keys), keys=keys, partition=part).result(30)
+
+    def start(self) -> None:
+        environment = {
+            **os.environ,
+            "PYSPARK_PYTHON": sys.executable,
+            sink_failpoints.FOLDER: str(self.failpoints),
+            sink_failpoints.WITHOUT_DECISION: "" if self.with_decision else "1",
+        }
+        where = [self.master, self.broker.bootstrap, "in", "out", str(self.checkpoint)]
+        arguments = [*where, str(PER_BATCH), self.mode]
+        with (self.folder / "app.out").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.streams.counting_app", *arguments],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def is_over(self) -> bool:
+        return self.process is None or self.process.poll() is not None
+
+    def kill(self) -> None:
+        """`kill -9` of the driver: Python and the JVM. Its Python workers find out by themselves."""
+        if self.process is not None and self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait(30)
+
+    def finish(self) -> None:
+        """Run until all is read, starting again where something stopped it."""
+        for _ in range(5):
+            if self.process is None or self.process.poll():
+                self.start()
+            assert self.process is not None
+            if self.process.wait(LONG) == 0:
+                return
+        raise AssertionError(f"the app does not finish:\n{self.log[-3000:]}")
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "app.out").read_text(errors="replace")
+
+    @property
+    def committed_batches(self) -> int:
+        return len([each for each in self.checkpoint.glob("commits/*") if each.name.isdecimal()])
+
+    def stop_at(self, place: str) -> int | None:
+        """The process that stands at a place; None if the app is over before one comes there."""
+        (self.failpoints / place).touch()
+        hit = self.failpoints / f"{place}.hit"
+        until(lambda: (hit.exists() and hit.read_text()) or self.is_over, LONG, f"the app comes to {place}")
+        if not hit.exists():
+            (self.failpoints / place).unlink(missing_ok=True)
+            return None
+        return int(hit.read_text())
+
+    def go_on(self) -> None:
+        for hit in self.failpoints.glob("*"):
+            hit.unlink()
+
+    def output(self) -> Counter[tuple[bytes, int]]:
+        parts = records_in(self.broker.bootstrap, "out", PARTITIONS, isolation_level=READ_COMMITTED)
+        return Counter((record.key or b"", int(record.value or b"0")) for part in parts for record in part)
+
+    def answer(self) -> Counter[tuple[bytes, int]]:
+        """Each count that a batch changed, from the input and the batches' bounds in Spark's own log."""
+        counts: Counter[bytes] = Counter()
+        found: Counter[tuple[bytes, int]] = Counter()
+        start = [0] * PARTITIONS
+        batches = sorted(
+            int(each.name) for each in self.checkpoint.glob("offsets/*") if each.name.isdecimal()
+        )
+        for batch in batches:
+            bounds = json.loads((self.checkpoint / "offsets" / str(batch)).read_text().splitlines()[2])["in"]
+            changed: set[bytes] = set()
+            for part in range(PARTITIONS):
+                end = bounds[str(part)]
+                counts.update(self.keys[part][start[part] : end])
+                changed.update(self.keys[part][start[part] : end])
+                start[part] = end
+            found.update((key, counts[key]) for key in (changed if self.mode == "update" else counts))
+        assert counts == Counter(key for keys in self.keys for key in keys), "all input was read"
+        return found
+
+
+@pytest.fixture
+def make_app(tmp_path: Path, broker_process: Callable[..., BrokerProcess]) -> Iterator[Callable[..., App]]:
+    made: list[App] = []
+
+    def make(batches: int, mode: str = "complete", master: str = "local[2,4]") -> App:
+        broker = broker_process()
+        broker.start()
+        made.append(App(tmp_path, broker, batches, mode, master))
+        return made[-1]
+
+    yield make
+    for app in made:
+        app.go_on()
+        app.kill()
+
+
+def strike(app: App, victim: str, process: int | None) -> None:
+    """Kill; whoever does not die with it goes on."""
+    if victim == WORKER and process is not None:
+        os.kill(process, signal.SIGKILL)
+        app.go_on()
+    elif victim == BROKER:
+        app.broker.kill()
+        app.go_on()
+        app.broker.start()
+    else:
+        app.kill()
+        app.go_on()
+
+
+def test_killed_everywhere(make_app: Callable[..., App]) -> None:
+    random = Random(7)
+    app = make_app(batches=3 * ROUNDS)
+    hits: list[tuple[str, str]] = []
+    for number in range(ROUNDS):
+        if app.is_over:
+            app.start()
+        if number < len(PLACES):
+            victim, place = PLACES[number]
+            process = app.stop_at(place)
+            if process is not None:
+                hits.append((victim, place))
+        else:
+            victim, process = random.choice([DRIVER, DRIVER, BROKER]), None
+            before = app.committed_batches
+            until(lambda: app.is_over or app.committed_batches > before, LONG, "a batch")  # noqa: B023
+            time.sleep(random.uniform(0, 1.5))  # a random moment is what is asked for
+        strike(app, victim, process)
+    app.finish()
+    assert hits == PLACES[:ROUNDS], app.log[-3000:]
+    assert app.output() == app.answer()
+
+
+def test_without_decisions_the_same_kills_are_found_out(make_app: Callable[..., App]) -> None:
+    app = make_app(batches=4)
+    app.with_decision = False
+    app.start()
+    assert app.stop_at("after-end-1") is not None, app.log[-3000:]
+    strike(app, DRIVER, None)
+    app.finish()
+    output, answer = app.output(), app.answer()
+    assert output != answer
+    assert set(output) >= set(answer), "what was committed before the kill came again"
+    assert max(output.values()) == 2
+
+
+def test_a_speculative_attempt_wins(make_app: Callable[..., App], tmp_path: Path) -> None:
+    """The first attempt stands still with all rows written; a second one writes them again and is committed.
+
+    On a cluster of two hosts: Spark speculates on no local master, and not where the first attempt runs.
+    """
+    environment = {sink_failpoints.FOLDER: str(tmp_path / "failpoints")}
+    with StandaloneCluster(tmp_path, workers=2, environment=environment) as cluster:
+        app = make_app(batches=2, master=cluster.master)
+        app.start()
+        assert app.stop_at("written") is not None, app.log[-3000:]
+        until(lambda: app.is_over or app.committed_batches, LONG, "the batch is committed without it")
+        app.go_on()
+        app.finish()
+    assert app.output() == app.answer()
+    with Admin(app.broker.bootstrap) as admin:
+        names = [each.transactional_id for each in admin.list_transactions()]
+    assert any(name.endswith("-1") for name in names), "a second attempt wrote"
