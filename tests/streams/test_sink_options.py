@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from pyspark.sql.types import StructType
 
 from millstream.errors import MillstreamError
 from millstream.streams.sink import BatchWriter, StreamWriter
+from millstream.streams.sink_columns import RECORD_COLUMNS
+from millstream.streams.sink_options import FORBIDDEN, KNOWN, SETTINGS
 
 pytestmark = [pytest.mark.java, pytest.mark.usefixtures("spark")]  # which parses the schemas
 
@@ -91,3 +95,9 @@ def test_a_topic_is_needed_once() -> None:
 
 def test_weak_acks_are_for_at_least_once() -> None:
     StreamWriter({**OPTIONS, "kafka.acks": "1", "guarantee": "At-Least-Once"}, schema("value string"))
+
+
+def test_the_page_names_every_option_and_column() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "spark-sink.md").read_text(encoding="utf-8")
+    names = [*SETTINGS, *(f"kafka.{name}" for name in FORBIDDEN), *KNOWN, *RECORD_COLUMNS, "topic"]
+    assert [name for name in names if f"`{name}`" not in page and name != "includeHeaders"] == []
