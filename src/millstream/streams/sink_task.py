@@ -111,7 +111,7 @@ async def ensure_topic(options: SinkOptions, topic: str) -> None:
                 raise
             raise MissingTopic(
                 f"topic {topic} does not exist and brokers do not create it: create it first, with "
-                f"`millstream topics create {topic}`, or check the name"
+                f"`millstream topic create {topic}`, or check the name"
             ) from None
 
 
