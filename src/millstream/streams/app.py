@@ -1,0 +1,258 @@
+"""App: topics in, PySpark between, topics out.
+
+    from millstream.streams import App
+
+    app = App("sales", bootstrap="localhost:9092")
+
+    @app.pipeline
+    def sales(app):
+        orders = app.stream("orders", value="city STRING, cents INT")
+        app.to("sales", orders.groupBy("city").sum("cents"), key="city")
+
+    if __name__ == "__main__":
+        app.run()
+
+What is written in a function marked with `pipeline` runs over what comes (`run`), over what has come
+(`history`) and over rows that a test makes up (`test`). A short script may call `stream` and `to` outside of
+one; it can only be run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from millstream.streams.problems import StreamsError
+from millstream.streams.state_folder import StateFolder
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from millstream.streams.feeds import Feed
+    from millstream.streams.outputs import Mode, Output
+    from millstream.streams.subscription import Subscription, Topics
+    from millstream.streams.test_driver import TestDriver
+
+BOOTSTRAP_VARIABLE = "MILLSTREAM_BOOTSTRAP"
+DEFAULT_BOOTSTRAP = "localhost:9092"
+
+Pipeline = Callable[["App"], object]
+
+
+class App:
+    """A streaming app: a name, under which it goes on where it was, and what it does."""
+
+    def __init__(
+        self,
+        name: str,
+        bootstrap: str | None = None,
+        *,
+        state: str | Path | None = None,
+        spark: SparkSession | None = None,
+        master: str | None = None,
+        conf: Mapping[str, str] | None = None,
+        ui: bool = False,
+    ) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9._-]+", name) or name in (".", ".."):
+            raise StreamsError(f"an app's name is made of letters, digits, '.', '_' and '-', not {name!r}")
+        self.name = name
+        self.bootstrap = bootstrap or os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
+        self.folder = StateFolder(state, name)
+        self.last_read: list[Subscription] = []
+        """What was subscribed to when `outputs` was last asked for."""
+        self._subscriptions: list[Subscription] = []
+        self._spark = spark
+        self._master = master
+        self._conf = dict(conf or {})
+        self._ui = ui
+        self._pipelines: list[Pipeline] = []
+        self._outputs: list[Output] = []
+        self._feed: Feed | None = None
+        from millstream.streams.loading import made
+
+        made(self)
+
+    @property
+    def spark(self) -> SparkSession:
+        """The app's own Spark session; Spark starts when it is first asked for."""
+        if self._spark is None:
+            from millstream.streams.session import session_for
+
+            self._spark = session_for(
+                self.name, master=self._master, conf=self._conf, log=self.folder.log, has_ui=self._ui
+            )
+        return self._spark
+
+    # ---------------------------------------------------------------- what it does
+
+    def pipeline(self, function: Pipeline) -> Pipeline:
+        """Mark a function that takes the app and says what it does."""
+        self._pipelines.append(function)
+        return function
+
+    def stream(
+        self,
+        topics: Topics,
+        value: object = "string",
+        *,
+        key: str = "string",
+        start: str = "earliest",
+        time: str | None = None,
+        late: str | None = None,
+        bad: str = "fail",
+        headers: bool = False,
+        committed: bool = True,
+        options: Mapping[str, str] | None = None,
+    ) -> DataFrame:
+        """The records of one topic, several, or those that match a compiled pattern, as rows.
+
+        `value` is a schema for JSON (text, StructType, dataclass, TypedDict), "string", "bytes" or an Avro.
+        Columns are the value's fields, then `_key` (text, or bytes with `key="bytes"`), `_timestamp`,
+        `_topic`, `_partition`, `_offset`, and with `headers=True` `_headers`.
+
+        `start` counts when the app first runs: "earliest", "latest", a time, or offsets as JSON. With `late`
+        ("10 minutes") rows may come that much out of the order of the column `time` (`_timestamp` if none is
+        named); windows close behind it. `bad` says what becomes of a record that cannot be read: "fail",
+        "drop", or the topic that takes it. `options` go to the source, such as maxOffsetsPerTrigger.
+        """
+        frame = self._rows(topics, value, key, start, bad, headers, committed, options, is_table=False)
+        if late is None and time is None:
+            return frame
+        from millstream.streams.columns import TIMESTAMP
+
+        column = time or TIMESTAMP
+        if column not in frame.columns:
+            raise StreamsError(f"time={column}: there is no such column among {', '.join(frame.columns)}")
+        return frame.withWatermark(column, late or "0 seconds")
+
+    def table(
+        self,
+        topics: Topics,
+        key: str | Iterable[str],
+        value: object = "string",
+        *,
+        start: str = "earliest",
+        bad: str = "fail",
+        headers: bool = False,
+        committed: bool = True,
+        options: Mapping[str, str] | None = None,
+    ) -> DataFrame:
+        """A topic as the changes of a table: of records with the same key the latest one counts.
+
+        `key` names the columns that hold the record's key: fields of the value, or a new column. A record
+        without a value deletes the row: it comes with `_deleted` and its key. Join it with `join_table` or
+        `join_tables`, or see what it holds with `latest`.
+        """
+        from millstream.streams.changes import names
+        from millstream.streams.reading import with_table_key
+        from millstream.streams.values import format_of
+
+        self.spark  # noqa: B018 - Spark reads the text of a schema
+        form = format_of(value)
+        frame = self._rows(topics, form, "string", start, bad, headers, committed, options, is_table=True)
+        return with_table_key(frame, names(key), form.schema)
+
+    def to(
+        self,
+        topic: str | Column,
+        frame: DataFrame,
+        *,
+        key: str | Iterable[str] | Column | None = None,
+        value: object | None = None,
+        mode: Mode | None = None,
+    ) -> None:
+        """Write a frame's rows to a topic, or each to the topic that a column names.
+
+        `key` is one column (as text), several (as a JSON object), or the record's own `_key` if there is
+        one. The value is a JSON object of the columns that are not the record's own, or one text or binary
+        column called `value` as it stands. `mode` "append" writes rows that are final, "update" also those
+        that will be replaced; by default it is append where that is possible.
+        """
+        from millstream.streams.outputs import output
+
+        self._outputs.append(output(topic, frame, key=key, value=value, mode=mode))
+
+    def _rows(
+        self,
+        topics: Topics,
+        value: object,
+        key: str,
+        start: str,
+        bad: str,
+        headers: bool,
+        committed: bool,
+        options: Mapping[str, str] | None,
+        *,
+        is_table: bool,
+    ) -> DataFrame:
+        from millstream.streams.reading import dead_letters, parsed, rows
+        from millstream.streams.subscription import subscription
+        from millstream.streams.values import format_of
+
+        self.spark  # noqa: B018 - Spark reads the text of a schema
+        form = format_of(value)
+        has_topic = bad not in ("fail", "drop")
+        wanted = subscription(
+            topics, start, is_committed=committed, has_headers=headers or has_topic, options=options
+        )
+        self._subscriptions.append(wanted)
+        read = parsed(self._current_feed().records(wanted), form)
+        if has_topic:
+            self.to(bad, dead_letters(read), value="bytes")
+        return rows(read, form, key, fails=bad == "fail", has_headers=headers, is_table=is_table)
+
+    def _current_feed(self) -> Feed:
+        if self._feed is None:
+            from millstream.streams.feeds import LiveFeed
+
+            return LiveFeed(self.spark, self.bootstrap, self.folder)
+        return self._feed
+
+    # ---------------------------------------------------------------- what is done with it
+
+    def outputs(self, feed: Feed | None = None) -> list[Output]:
+        """What the app writes, with its records from `feed`, or else as they come from the broker."""
+        if self._outputs and feed is not None:
+            raise StreamsError(
+                f"app {self.name} calls to() outside of a function; put what it does into one marked with "
+                "@app.pipeline, so that it can run on other rows"
+            )
+        before, self._outputs = self._outputs, list(self._outputs)
+        subscribed, self._subscriptions = self._subscriptions, list(self._subscriptions)
+        self._feed = feed
+        try:
+            for pipeline in self._pipelines:
+                pipeline(self)
+            found = self._outputs
+            if not found:
+                raise StreamsError(f"app {self.name} has no outputs: it says to(topic, frame) nowhere")
+            return found
+        finally:
+            self._feed = None
+            self._outputs = before
+            self.last_read, self._subscriptions = self._subscriptions, subscribed
+
+    def history(self) -> dict[str, DataFrame]:
+        """What the app makes of its topics from their first record to their last one now, as batch frames."""
+        from millstream.streams.feeds import HistoryFeed
+
+        return {each.topic: each.frame for each in self.outputs(HistoryFeed(self.spark, self.bootstrap))}
+
+    def test(self) -> TestDriver:
+        """A driver that pipes made-up rows through the app, without a broker."""
+        from millstream.streams.test_driver import TestDriver
+
+        return TestDriver(self)
+
+    def run(self, **options: Any) -> None:
+        """Run until Ctrl-C. See `millstream.streams.running.run`."""
+        from millstream.streams.loading import is_loading
+
+        if is_loading():
+            return
+        from millstream.streams.running import run
+
+        run(self, **options)

@@ -1,0 +1,105 @@
+"""Rows of several frames in one form, so that one stateful operator sees them together.
+
+A change is: `k`, the key as JSON text; `side`, which frame it is of; `at`, the record's timestamp in
+microseconds; `partition` and `offset`; `deleted`; and `row`, the whole row as JSON text. JSON keeps every
+column type but maps whose keys are no text, can be read in the state store by people, and lets a table
+gain a column without making its state unreadable.
+
+Changes apply in the order of `order_of`: by timestamp, the lower side first on ties, then by place. That
+order depends on the rows alone, so a batch that is replayed gives the same output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.types import ByteType, IntegerType, LongType, ShortType, StructType
+
+from millstream.streams.columns import DELETED, OFFSET, PARTITION, TIMESTAMP
+from millstream.streams.problems import StreamsError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Row
+
+JSON = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""Times to the microsecond, as Spark keeps them."""
+
+PLACE = "at BIGINT, partition INT, offset BIGINT"
+WATERMARK = "spark.watermarkDelayMs"
+
+_WHOLE = (ByteType, ShortType, IntegerType, LongType)
+
+
+def changes(frame: DataFrame, key: Sequence[str], side: int, verb: str) -> DataFrame:
+    """The rows of a frame as changes."""
+    for name in (*key, TIMESTAMP):
+        if name not in frame.columns:
+            raise StreamsError(f"{verb} needs a column {name}, and there are {', '.join(frame.columns)}")
+    late = next((field.name for field in frame.schema.fields if WATERMARK in field.metadata), None)
+    if late is not None and frame.isStreaming:
+        raise StreamsError(
+            f"{verb} comes before the watermark of {late}: leave late= out of stream(), and write "
+            f'.withWatermark("{late}", ...) behind {verb}'
+        )
+
+    def own(name: str, other: Column) -> Column:
+        return F.coalesce(F.col(name), other) if name in frame.columns else other
+
+    return frame.select(
+        F.to_json(F.struct(*key), JSON).alias("k"),
+        F.lit(side).alias("side"),
+        F.unix_micros(TIMESTAMP).alias("at"),
+        own(PARTITION, F.lit(0)).alias("partition"),
+        own(OFFSET, F.lit(0).cast("long")).alias("offset"),
+        own(DELETED, F.lit(False)).alias("deleted"),
+        F.to_json(F.struct(*[F.col(f"`{name}`") for name in frame.columns]), JSON).alias("row"),
+        F.greatest(F.lit(False), *[F.col(name).isNull() for name in key]).alias("keyless"),
+    )
+
+
+def unfold(text: str, schema: StructType) -> Column:
+    """The row that a change holds as JSON text, as a struct again."""
+    return F.from_json(text, schema, JSON)
+
+
+def order_of(row: Row) -> tuple[int, int, int, int, str]:
+    """What changes of one key are sorted by; rows that are equal in all of it are the same row."""
+    return row["at"], row["side"], row["partition"], row["offset"], row["row"]
+
+
+def place_of(row: Row) -> tuple[int, int, int]:
+    """What tells an old change of one table from a new one."""
+    return row["at"], row["partition"], row["offset"]
+
+
+def is_stale(row: Row, held: tuple[Any, ...] | None) -> bool:
+    """Whether the table holds a newer row than this one already."""
+    return held is not None and place_of(row) < tuple(held[:3])
+
+
+def names(given: str | Iterable[str]) -> list[str]:
+    """One column name or several."""
+    return [given] if isinstance(given, str) else list(given)
+
+
+def check_join(left: DataFrame, right: DataFrame, on: Sequence[str], added: Sequence[str], verb: str) -> None:
+    """Refuse keys of two types, which would never be equal, and columns that both sides have."""
+    for name in on:
+        if name not in left.columns or name not in right.columns:
+            continue  # `changes` says so
+        one, other = left.schema[name].dataType, right.schema[name].dataType
+        if one != other and not (isinstance(one, _WHOLE) and isinstance(other, _WHOLE)):
+            raise StreamsError(
+                f"{verb} on {name}: it is {one.simpleString()} on one side and {other.simpleString()} "
+                "on the other; cast one of them"
+            )
+    both = [name for name in added if name in left.columns]
+    if both:
+        raise StreamsError(
+            f"{verb}: both sides have a column {both[0]}; rename one with .withColumnRenamed()"
+        )

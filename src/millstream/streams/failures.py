@@ -1,0 +1,85 @@
+"""What went wrong in Spark, in a few lines for people.
+
+Spark wraps an error in its query, its stage, its task and its worker, each with a trace. What helps is at the
+bottom: the last line of a Python trace and where in the user's own file it was raised, or the root cause's
+message without its error class.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from millstream.errors import MillstreamError
+from millstream.streams.problems import StreamsError
+
+_LIBRARIES = ("/pyspark/", "/py4j/", "/pyspark.zip/", "/millstream/streams/", "/lib/python3", "<frozen")
+_CLASS = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
+_STATE = re.compile(r"\s*SQLSTATE: \w+")
+_RAISED = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Interrupt|BadOption|Topic\w*|\w+)): (.*)$")
+_FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+), in (.+)$')
+_MOST = 600
+
+
+@contextmanager
+def explained(log: Path | None = None) -> Iterator[None]:
+    """Errors of Spark within the block leave it as a StreamsError."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise StreamsError(explain(str(error), log)) from None
+
+
+def explain(text: str, log: Path | None = None) -> str:
+    """A few lines out of Spark's message; the log file, if there is one, has the rest."""
+    body = text.split("=== Streaming Query ===")[0].split("\nDriver stacktrace")[0].split("JVM stacktrace")[0]
+    said = _of_python(body) or _of_spark(body)
+    lines = [said if len(said) <= _MOST else said[: _MOST - 1] + "…"]
+    if (where := _own_frame(body)) is not None:
+        lines.append(f"  at {where}")
+    if log is not None and log.exists():
+        lines.append(f"  more in {log}")
+    return "\n".join(lines)
+
+
+def _of_python(body: str) -> str | None:
+    """The last line of the last Python trace: the error itself."""
+    if "Traceback (most recent call last)" not in body:
+        return None
+    trace = body.rsplit("Traceback (most recent call last)", 1)[1].splitlines()[1:]
+    for number, line in enumerate(trace):
+        if line[:1] not in ("", " ", "\t", "^") and (found := _RAISED.match(line)):
+            rest = [each for each in trace[number + 1 :] if each.strip() and not each.startswith("\tat ")]
+            message = " ".join([found[2], *(each.strip() for each in rest[:3])])
+            kind = "" if found[1] in _PLAIN_KINDS else f"{found[1]}: "
+            return kind + _STATE.sub("", _CLASS.sub("", message)).strip()
+    return None
+
+
+def _of_spark(body: str) -> str:
+    """The innermost message, without what wraps it."""
+    said = body.rsplit("terminated with exception: ", 1)[-1]
+    if (found := re.search(r"Lost task .*?\): [\w.$]+: (.*)", said, re.DOTALL)) is not None:
+        said = found[1]
+    lines = [line.strip() for line in said.splitlines()]
+    kept = [line for line in lines if line and not line.startswith(("at ", "+-", "'", ":-", "=="))]
+    return _STATE.sub("", _CLASS.sub("", " ".join(kept[:3]))).strip() or "Spark gave no reason"
+
+
+def _own_frame(body: str) -> str | None:
+    frames = [found for line in body.splitlines() if (found := _FRAME.match(line))]
+    own = [each for each in frames if not any(part in each[1] for part in _LIBRARIES)]
+    return f"{own[-1][1]}:{own[-1][2]} in {own[-1][3]}" if own else None
+
+
+def _kinds(base: type[BaseException]) -> set[str]:
+    return {base.__name__}.union(*(_kinds(each) for each in base.__subclasses__()))
+
+
+_PLAIN_KINDS = {"PySparkRuntimeError", "PySparkException"} | _kinds(MillstreamError)
+"""Errors whose message says it all."""

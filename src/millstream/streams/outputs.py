@@ -1,0 +1,114 @@
+"""Outputs: frames that go to topics, and how several of them become one query.
+
+All outputs of one mode are one frame with a topic column, written by one sink: a micro-batch is decided once,
+for all its topics. `append` writes a row when it is final, `update` each time it changes; an output whose
+mode is not given is appended wherever Spark can tell that its rows are final.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Literal
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.types import BinaryType
+
+from millstream.streams.columns import DELETED, HEADERS, KEY
+from millstream.streams.problems import StreamsError
+from millstream.streams.values import Format, format_for, format_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Mode = Literal["append", "update"]
+HEADERS_TYPE = "array<struct<key:string,value:binary>>"
+
+
+@dataclass(frozen=True)
+class Output:
+    """A frame as it was given, and as the records it becomes."""
+
+    topic: str
+    frame: DataFrame
+    records: DataFrame
+    mode: Mode
+
+
+def output(
+    topic: str | Column,
+    frame: DataFrame,
+    *,
+    key: str | Iterable[str] | Column | None,
+    value: object | None,
+    mode: Mode | None,
+) -> Output:
+    """The output that `to` was asked for."""
+    form = format_for(frame) if value is None else format_of(value)
+    records = frame.select(
+        _key(frame, key).alias("key"),
+        _value(frame, form).alias("value"),
+        (topic if isinstance(topic, Column) else F.lit(topic)).alias("topic"),
+        _headers(frame).alias("headers"),
+    )
+    name = topic if isinstance(topic, str) else "by column"
+    return Output(name, frame, records, _mode(frame, mode, name) if frame.isStreaming else "append")
+
+
+def _key(frame: DataFrame, key: str | Iterable[str] | Column | None) -> Column:
+    if isinstance(key, Column):
+        return key.cast("string").cast("binary")
+    if key is None:
+        if KEY not in frame.columns:
+            return F.lit(None).cast("binary")
+        key = KEY
+    columns = [key] if isinstance(key, str) else list(key)
+    for name in columns:
+        if name not in frame.columns:
+            raise StreamsError(f"key={name}: there is no such column among {', '.join(frame.columns)}")
+    if len(columns) > 1:
+        return F.to_json(F.struct(*columns)).cast("binary")
+    one = F.col(columns[0])
+    if isinstance(frame.schema[columns[0]].dataType, BinaryType):
+        return one
+    return one.cast("string").cast("binary")
+
+
+def _value(frame: DataFrame, form: Format) -> Column:
+    value = form.write(frame)
+    return F.when(~F.coalesce(F.col(DELETED), F.lit(False)), value) if DELETED in frame.columns else value
+
+
+def _headers(frame: DataFrame) -> Column:
+    if HEADERS in frame.columns:
+        return F.col(HEADERS).cast(HEADERS_TYPE)
+    return F.lit(None).cast(HEADERS_TYPE)
+
+
+def _mode(frame: DataFrame, mode: Mode | None, topic: str) -> Mode:
+    """The mode that was asked for, or else the first one that Spark can run this frame in."""
+    spark: SparkSession = frame.sparkSession
+    jvm: Any = spark._jvm
+    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    modes = jvm.org.apache.spark.sql.streaming.OutputMode
+    plan = frame._jdf.queryExecution().analyzed()
+    reasons: list[str] = []
+    wanted: Sequence[Mode] = ("append", "update") if mode is None else (mode,)
+    for each in wanted:
+        try:
+            checker.checkForStreaming(plan, modes.Append() if each == "append" else modes.Update())
+        except Exception as error:
+            reasons.append(str(error).split("] ", 1)[-1].split(" SQLSTATE")[0])
+        else:
+            return each
+    raise StreamsError(f"the output to {topic} cannot run as a stream: {reasons[0]}")
+
+
+def by_mode(outputs: Iterable[Output]) -> dict[Mode, DataFrame]:
+    """One frame of records for each mode."""
+    found: dict[Mode, list[DataFrame]] = {}
+    for each in outputs:
+        found.setdefault(each.mode, []).append(each.records)
+    return {mode: reduce(DataFrame.unionByName, frames) for mode, frames in sorted(found.items())}

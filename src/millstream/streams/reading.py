@@ -1,0 +1,104 @@
+"""Records as rows: a value's fields as columns, then the record's own columns, and where bad rows go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.types import StructType
+
+from millstream.streams.changes import JSON
+from millstream.streams.columns import DELETED, HEADERS, KEY, OFFSET, PARTITION, TIMESTAMP, TOPIC
+from millstream.streams.problems import StreamsError
+from millstream.streams.values import Format, Plain
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+KEYS = ("string", "bytes")
+
+
+def parsed(records: DataFrame, form: Format) -> DataFrame:
+    """Records with their value read: what the source gives, and `read` of `row` and `error`."""
+    return records.withColumn("read", form.read(F.col("value")))
+
+
+def rows(
+    read: DataFrame, form: Format, key: str, *, fails: bool, has_headers: bool, is_table: bool
+) -> DataFrame:
+    """The rows whose value could be read. With `fails`, one that could not stops the query.
+
+    A record without a value is a deletion to a table. To a stream it is nothing, unless its value is taken
+    as it stands.
+    """
+    if key not in KEYS:
+        raise StreamsError(f"a record's key is read as {' or '.join(KEYS)}, not {key!r}")
+    value = F.col("read.row")
+    if fails:
+        value = F.when(F.col("read.error").isNull(), value).otherwise(F.raise_error(_complaint()))
+    else:
+        read = read.where("read.error IS NULL")
+    if not is_table and not isinstance(form, Plain):
+        read = read.where("value IS NOT NULL")
+    return read.select(
+        *[value[name].alias(name) for name in form.schema.names],
+        F.col("key").cast("string" if key == "string" else "binary").alias(KEY),
+        F.col("timestamp").alias(TIMESTAMP),
+        F.col("topic").alias(TOPIC),
+        F.col("partition").alias(PARTITION),
+        F.col("offset").alias(OFFSET),
+        *([F.col("headers").alias(HEADERS)] if has_headers else []),
+        *([F.col("value").isNull().alias(DELETED)] if is_table else []),
+    )
+
+
+def dead_letters(read: DataFrame) -> DataFrame:
+    """The records whose value could not be read: as they came, with headers that say where and why."""
+    why = {
+        "error": F.col("read.error"),
+        "topic": F.col("topic"),
+        "partition": F.col("partition").cast("string"),
+        "offset": F.col("offset").cast("string"),
+    }
+    added = F.array(
+        *[
+            F.struct(F.lit(f"dead-letter.{name}").alias("key"), said.cast("binary").alias("value"))
+            for name, said in why.items()
+        ]
+    )
+    headers = F.concat(F.coalesce(F.col("headers"), F.array().cast(read.schema["headers"].dataType)), added)
+    return read.where("read.error IS NOT NULL").select(
+        F.col("value"), F.col("key").alias(KEY), headers.alias(HEADERS)
+    )
+
+
+def with_table_key(frame: DataFrame, key: Sequence[str], schema: StructType) -> DataFrame:
+    """A table's rows with their key in its columns, also where the value is gone: it is in the record's key.
+
+    One key column is the record's key itself; several are a JSON object in it, as `to` writes them.
+    """
+    if len(key) == 1:
+        (name,) = key
+        if name not in schema.names:
+            return frame.withColumn(name, F.col(KEY))
+        own = F.col(KEY).cast("string").try_cast(schema[name].dataType)
+        return frame.withColumn(name, F.coalesce(F.col(name), own))
+    missing = [name for name in key if name not in schema.names]
+    if missing:
+        raise StreamsError(f"key={missing[0]}: there is no such field in {schema.simpleString()}")
+    of_key = F.from_json(F.col(KEY).cast("string"), StructType([schema[name] for name in key]), JSON)
+    return frame.withColumns({name: F.coalesce(F.col(name), of_key[name]) for name in key})
+
+
+def _complaint() -> Column:
+    where = F.concat_ws("-", "topic", F.col("partition").cast("string"))
+    return F.concat(
+        F.lit("the record at offset "),
+        F.col("offset").cast("string"),
+        F.lit(" of "),
+        where,
+        F.lit(" is "),
+        F.col("read.error"),
+        F.lit("; pass such records on with bad='TOPIC' or leave them out with bad='drop'"),
+    )

@@ -1,0 +1,128 @@
+"""The folder in which an app keeps where it is: checkpoints, where it started, its log, who runs it.
+
+NAME/checkpoint-append/   Spark's checkpoint of the query whose rows are final
+NAME/checkpoint-update/   and of the query whose rows replace earlier ones, where there is one
+NAME/start.json           what `latest` was when the app first ran, by subscription and topic
+NAME/lock                 locked while an app runs; it holds that program's process id
+NAME/spark.log            what Spark had to say
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from millstream.streams.problems import StreamsError
+
+if TYPE_CHECKING:
+    from millstream.streams.subscription import Subscription
+
+STATE_VARIABLE = "MILLSTREAM_STATE"
+DEFAULT = "millstream-state"
+
+
+class StateFolder:
+    """An app's own folder under the state folder."""
+
+    def __init__(self, root: str | Path | None, name: str) -> None:
+        self.path = Path(root or os.environ.get(STATE_VARIABLE) or DEFAULT).absolute() / name
+
+    @property
+    def log(self) -> Path:
+        return self.path / "spark.log"
+
+    def checkpoint(self, mode: str) -> Path:
+        return self.path / f"checkpoint-{mode}"
+
+    @property
+    def checkpoints(self) -> list[Path]:
+        return sorted(self.path.glob("checkpoint-*"))
+
+    def query_ids(self) -> list[str]:
+        """The ids of the queries that have run here, which the sink knows them by."""
+        found = [path / "metadata" for path in self.checkpoints]
+        return [json.loads(path.read_text())["id"] for path in found if path.exists()]
+
+    def progress(self, checkpoint: Path) -> tuple[int, list[Any]] | None:
+        """The last batch that was planned: its number and where each source ended, as Spark logged it."""
+        logged = [path for path in (checkpoint / "offsets").glob("*") if path.name.isdigit()]
+        if not logged:
+            return None
+        last = max(logged, key=lambda path: int(path.name))
+        lines = last.read_text().splitlines()[2:]
+        return int(last.name), [json.loads(line) for line in lines if line.startswith("{")]
+
+    def latest_once(self, bootstrap: str, wanted: Subscription) -> str:
+        """Where the topics ended when this was first asked, as the source takes it.
+
+        A source is asked for its first offsets more than once, and again after a restart: were `latest` to
+        mean something else each time, records between would be lost.
+        """
+        path = self.path / "start.json"
+        known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        if wanted.label not in known:
+            known[wanted.label] = _ends(bootstrap, wanted)
+            self.path.mkdir(parents=True, exist_ok=True)
+            fresh = path.with_suffix(".new")
+            with fresh.open("w") as file:
+                json.dump(known, file, indent=1, sort_keys=True)
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.rename(path)
+        return json.dumps(known[wanted.label], sort_keys=True)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """While an app runs; a second one on the same folder would write everything twice."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / "lock").open("a+") as file:
+            _lock(file, self.path)
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            yield
+
+    def clear(self) -> None:
+        """Forget where the app was. The log stays."""
+        for path in self.checkpoints:
+            shutil.rmtree(path)
+        (self.path / "start.json").unlink(missing_ok=True)
+
+
+def _lock(file: IO[str], path: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.seek(0)
+        raise StreamsError(
+            f"process {file.read().strip() or '?'} runs on {path} already: stop it, "
+            "or give this app another name or state folder"
+        ) from None
+
+
+def _ends(bootstrap: str, wanted: Subscription) -> dict[str, dict[str, int]]:
+    from millstream.client.admin_blocking import Admin
+    from millstream.client.offsets import LATEST
+    from millstream.model import TopicPartition
+
+    with Admin(bootstrap) as admin:
+        if wanted.pattern is not None:
+            topics = [each for each in admin.list_topics() if wanted.takes(each)]
+        else:
+            topics = list(wanted.topics)
+        asked = {
+            TopicPartition(topic, index): LATEST
+            for topic in topics
+            for index in admin.describe_topic(topic).partitions
+        }
+        found = admin.offsets_at(asked)
+    ends: dict[str, dict[str, int]] = {topic: {} for topic in topics}
+    for partition, answer in found.items():
+        ends[partition.topic][str(partition.partition)] = answer.offset
+    return ends

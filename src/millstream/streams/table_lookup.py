@@ -1,0 +1,92 @@
+"""join_table: each row of a stream with what a table holds for it at that time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from millstream.streams.changes import (
+    PLACE,
+    changes,
+    check_join,
+    is_stale,
+    names,
+    order_of,
+    place_of,
+    unfold,
+)
+from millstream.streams.columns import of_value
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+TABLE, STREAM = 0, 1
+
+
+def join_table(
+    stream: DataFrame,
+    table: DataFrame,
+    on: str | Iterable[str],
+    how: Literal["inner", "left"] = "inner",
+) -> DataFrame:
+    """Each row of `stream` with the table's latest row of the same key; the table's own changes give nothing.
+
+    Within a micro-batch rows of both sides apply in the order of their timestamps, the table first on ties;
+    over batches, in the order in which they come. A table row older than the one held is passed over. The
+    same function over history, as a batch, applies everything in the order of the timestamps.
+
+    The columns are the stream's, then those of the table's value that are not in `on`. Stream rows for which
+    the table holds nothing are left out, or with `how="left"` kept with nulls.
+    """
+    key = names(on)
+    added = [name for name in of_value(table.columns) if name not in key]
+    check_join(stream, table, key, added, "join_table")
+    known = changes(table, key, TABLE, "join_table").where("NOT keyless")
+    asked = changes(stream, key, STREAM, "join_table")
+    joined = (
+        known.unionByName(asked)
+        .groupBy("k")
+        .transformWithState(
+            TableLookup(keeps_all=how == "left"), "left STRING, right STRING", "Append", "None"
+        )
+        .select(unfold("left", stream.schema).alias("l"), unfold("right", table.schema).alias("r"))
+    )
+    return joined.select("l.*", *[f"r.`{name}`" for name in added])
+
+
+class TableLookup(StatefulProcessor):
+    """Holds a table's latest row of a key, and gives it to the stream's rows of that key."""
+
+    def __init__(self, *, keeps_all: bool) -> None:
+        self.keeps_all = keeps_all
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._held = handle.getValueState("table", f"{PLACE}, row STRING")
+
+    def handleInputRows(  # noqa: N802 - Spark's name
+        self,
+        key: Any,
+        rows: Any,
+        timerValues: Any,  # noqa: N803
+    ) -> Iterator[Row]:
+        held = self._held.get()
+        before = held
+        for row in sorted(rows, key=order_of):
+            if row["side"] == TABLE:
+                if not is_stale(row, held):
+                    held = None if row["deleted"] else (*place_of(row), row["row"])
+            elif held is not None:
+                yield Row(left=row["row"], right=held[3])
+            elif self.keeps_all:
+                yield Row(left=row["row"], right=None)
+        if held is not before:
+            if held is None:
+                self._held.clear()
+            else:
+                self._held.update(held)
+
+    def close(self) -> None:
+        pass
