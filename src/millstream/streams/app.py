@@ -54,8 +54,11 @@ class App:
         spark: SparkSession | None = None,
         master: str | None = None,
         conf: Mapping[str, str] | None = None,
+        sink: Mapping[str, str] | None = None,
         ui: bool = False,
     ) -> None:
+        """`state` is the folder under which it keeps where it was (`millstream-state`); `master` a Spark
+        master, by default this machine; `conf` goes to Spark, `sink` are options of the sink."""
         if not re.fullmatch(r"[A-Za-z0-9._-]+", name) or name in (".", ".."):
             raise StreamsError(f"an app's name is made of letters, digits, '.', '_' and '-', not {name!r}")
         self.name = name
@@ -64,6 +67,7 @@ class App:
         self.last_read: list[Subscription] = []
         """What was subscribed to when `outputs` was last asked for."""
         self._subscriptions: list[Subscription] = []
+        self.sink = dict(sink or {})
         self._spark = spark
         self._master = master
         self._conf = dict(conf or {})
@@ -147,7 +151,7 @@ class App:
         `join_tables`, or see what it holds with `latest`.
         """
         from millstream.streams.changes import names
-        from millstream.streams.reading import with_table_key
+        from millstream.streams.rows import with_table_key
         from millstream.streams.values import format_of
 
         self.spark  # noqa: B018 - Spark reads the text of a schema
@@ -188,7 +192,7 @@ class App:
         *,
         is_table: bool,
     ) -> DataFrame:
-        from millstream.streams.reading import dead_letters, parsed, rows
+        from millstream.streams.rows import dead_letters, parsed, rows
         from millstream.streams.subscription import subscription
         from millstream.streams.values import format_of
 
@@ -247,12 +251,28 @@ class App:
 
         return TestDriver(self)
 
-    def run(self, **options: Any) -> None:
-        """Run until Ctrl-C. See `millstream.streams.running.run`."""
+    def reset(self) -> list[str]:
+        """Start over from the beginning on the next run; see `millstream.streams.resetting`."""
+        from millstream.streams.resetting import reset
+
+        return reset(self)
+
+    def describe(self) -> dict[str, Any]:
+        """What the app reads and writes, and where it stands."""
+        from millstream.streams.describing import describe
+
+        return describe(self)
+
+    def run(self, *, once: bool = False, every: str | None = None, quiet: bool = False) -> None:
+        """Run until Ctrl-C, going on where the app was when it last ran under its name.
+
+        `once` ends when all that is there now has been processed. `every` ("10 seconds") sets how often a
+        batch begins; by default, when the last one is done. `quiet` leaves the progress lines out.
+        """
         from millstream.streams.loading import is_loading
 
         if is_loading():
             return
         from millstream.streams.running import run
 
-        run(self, **options)
+        run(self, once=once, every=every, quiet=quiet)

@@ -1,0 +1,49 @@
+"""Resetting an app: it starts over from the beginning, and says what that leaves behind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.streams.sink_reset import reset_sink
+
+if TYPE_CHECKING:
+    from millstream.streams.app import App
+
+
+def reset(app: App) -> list[str]:
+    """Forget where the app was: its checkpoints and state, its start, its group's offsets, and the sink's
+    decisions and open transactions. Gives lines that say what was done and what is left.
+
+    What the app wrote stays in its topics: it cannot be told from what others wrote there. It refuses while
+    the app runs.
+    """
+    folder = app.folder
+    said: list[str] = []
+    with folder.locked():
+        ids = folder.query_ids()
+        for query in ids:
+            state = reset_sink(app.bootstrap, query)
+            if state.last_batch is not None:
+                finished = ", which was finished now" if state.was_finished else ""
+                torn = ", which is torn: some of its rows were lost" if state.is_torn else ""
+                said.append(f"the last batch in the output is {state.last_batch}{finished}{torn}")
+            if state.aborted:
+                said.append(f"aborted {state.aborted} open transactions")
+        _forget_group(app)
+        folder.clear()
+    if not ids:
+        return [f"{app.name} has not run on {folder.path}: there is nothing to reset"]
+    said.append(f"{app.name} starts over when it runs next")
+    said.append("its output topics keep what it wrote: delete or empty them if it is not to be there twice")
+    return said
+
+
+def _forget_group(app: App) -> None:
+    from millstream.client.admin_blocking import Admin
+    from millstream.errors import GroupIdNotFound
+
+    with Admin(app.bootstrap) as admin:
+        try:
+            admin.delete_group(app.name)
+        except GroupIdNotFound:
+            pass
