@@ -28,6 +28,7 @@ COMMANDS = {
     "reassign": ("millstream.cli.reassign:reassign", "Move partitions between brokers, evenly."),
     "elect": ("millstream.cli.elect:elect", "Have partitions led by their preferred replica."),
     "perf": ("millstream.cli.perf:perf", "Measure how fast records are written and read."),
+    "streams": ("millstream.cli.streams:streams", "Run apps of the Streams API on Spark."),
     "log": ("millstream.cli.log:log", "Look into a broker's files without the broker."),
     "doctor": ("millstream.cli.doctor:doctor", "Check this machine and, if there is one, the broker."),
 }

@@ -36,7 +36,16 @@ if not TYPE_CHECKING:  # a type checker is to know every name
         module = _MODULES.get(name)
         if module is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+        try:
+            value = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] not in ("pyspark", "pyarrow", "pandas"):
+                raise
+            from millstream.streams.problems import StreamsError
+
+            raise StreamsError(
+                f"the Streams API needs {error.name}: pip install 'millstream[streams]'"
+            ) from None
         return value
 
 

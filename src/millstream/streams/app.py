@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from millstream.streams.loading import Settings, current
 from millstream.streams.problems import StreamsError
 from millstream.streams.state_folder import StateFolder
 
@@ -75,9 +76,17 @@ class App:
         self._pipelines: list[Pipeline] = []
         self._outputs: list[Output] = []
         self._feed: Feed | None = None
-        from millstream.streams.loading import made
+        if (loading := current()) is not None:
+            loading.apps.append(self)
+            self._obey(loading.settings)
 
-        made(self)
+    def _obey(self, said: Settings) -> None:
+        self.bootstrap = said.bootstrap or self.bootstrap
+        if said.state is not None:
+            self.folder = StateFolder(said.state, self.name)
+        self._master = said.master or self._master
+        self._conf |= said.conf
+        self._ui = self._ui or said.has_ui
 
     @property
     def spark(self) -> SparkSession:
@@ -269,10 +278,11 @@ class App:
         `once` ends when all that is there now has been processed. `every` ("10 seconds") sets how often a
         batch begins; by default, when the last one is done. `quiet` leaves the progress lines out.
         """
-        from millstream.streams.loading import is_loading
-
-        if is_loading():
-            return
+        if current() is not None:
+            return  # whoever loads the file will run it
         from millstream.streams.running import run
 
-        run(self, once=once, every=every, quiet=quiet)
+        try:
+            run(self, once=once, every=every, quiet=quiet)
+        except StreamsError as error:
+            raise error.with_traceback(None) from None

@@ -38,8 +38,7 @@ _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 def changes(frame: DataFrame, key: Sequence[str], side: int, verb: str) -> DataFrame:
     """The rows of a frame as changes."""
     for name in (*key, TIMESTAMP):
-        if name not in frame.columns:
-            raise StreamsError(f"{verb} needs a column {name}, and there are {', '.join(frame.columns)}")
+        _require(frame, name, verb)
     late = next((field.name for field in frame.schema.fields if WATERMARK in field.metadata), None)
     if late is not None and frame.isStreaming:
         raise StreamsError(
@@ -60,6 +59,11 @@ def changes(frame: DataFrame, key: Sequence[str], side: int, verb: str) -> DataF
         F.to_json(F.struct(*[F.col(f"`{name}`") for name in frame.columns]), JSON).alias("row"),
         F.greatest(F.lit(False), *[F.col(name).isNull() for name in key]).alias("keyless"),
     )
+
+
+def _require(frame: DataFrame, name: str, verb: str) -> None:
+    if name not in frame.columns:
+        raise StreamsError(f"{verb} needs a column {name}, and there are {', '.join(frame.columns)}")
 
 
 def unfold(text: str, schema: StructType) -> Column:
@@ -90,8 +94,8 @@ def names(given: str | Iterable[str]) -> list[str]:
 def check_join(left: DataFrame, right: DataFrame, on: Sequence[str], added: Sequence[str], verb: str) -> None:
     """Refuse keys of two types, which would never be equal, and columns that both sides have."""
     for name in on:
-        if name not in left.columns or name not in right.columns:
-            continue  # `changes` says so
+        for side in (left, right):
+            _require(side, name, verb)
         one, other = left.schema[name].dataType, right.schema[name].dataType
         if one != other and not (isinstance(one, _WHOLE) and isinstance(other, _WHOLE)):
             raise StreamsError(

@@ -8,6 +8,7 @@ message without its error class.
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,15 +33,15 @@ def explained(log: Path | None = None) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        raise StreamsError(explain(str(error), log)) from None
+        raise StreamsError(explain(str(error), log, _raised_at(error))) from None
 
 
-def explain(text: str, log: Path | None = None) -> str:
+def explain(text: str, log: Path | None = None, raised_at: str | None = None) -> str:
     """A few lines out of Spark's message; the log file, if there is one, has the rest."""
     body = text.split("=== Streaming Query ===")[0].split("\nDriver stacktrace")[0].split("JVM stacktrace")[0]
     said = _of_python(body) or _of_spark(body)
     lines = [said if len(said) <= _MOST else said[: _MOST - 1] + "…"]
-    if (where := _own_frame(body)) is not None:
+    if (where := _own_frame(body) or raised_at) is not None:
         lines.append(f"  at {where}")
     if log is not None and log.exists():
         lines.append(f"  more in {log}")
@@ -75,6 +76,13 @@ def _own_frame(body: str) -> str | None:
     frames = [found for line in body.splitlines() if (found := _FRAME.match(line))]
     own = [each for each in frames if not any(part in each[1] for part in _LIBRARIES)]
     return f"{own[-1][1]}:{own[-1][2]} in {own[-1][3]}" if own else None
+
+
+def _raised_at(error: BaseException) -> str | None:
+    """Where the user's own file called Spark."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [each for each in frames if not any(part in each.filename for part in _LIBRARIES)]
+    return f"{own[-1].filename}:{own[-1].lineno} in {own[-1].name}" if own else None
 
 
 def _kinds(base: type[BaseException]) -> set[str]:

@@ -1,11 +1,12 @@
-"""Loading an app from a file without running it: `millstream streams run app.py` and its like."""
+"""Loading apps from a file without running them: `millstream streams run app.py` and its like."""
 
 from __future__ import annotations
 
 import runpy
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,38 +15,57 @@ from millstream.streams.problems import StreamsError
 if TYPE_CHECKING:
     from millstream.streams.app import App
 
-_found: list[App] | None = None
+
+@dataclass(frozen=True)
+class Settings:
+    """What was said outside of the file; it wins over what the file says."""
+
+    bootstrap: str | None = None
+    state: str | None = None
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    has_ui: bool = False
 
 
-def is_loading() -> bool:
-    """Whether a file is being loaded: then `app.run()` in it does nothing."""
-    return _found is not None
+@dataclass
+class Loading:
+    """A file that is being loaded."""
+
+    settings: Settings
+    apps: list[App] = field(default_factory=list)
 
 
-def made(app: App) -> None:
-    """An app was made; whoever loads a file wants to know."""
-    if _found is not None:
-        _found.append(app)
+_current: Loading | None = None
 
 
-def load(path: str | Path) -> list[App]:
+def current() -> Loading | None:
+    """The file that is being loaded. While there is one, `app.run()` does nothing."""
+    return _current
+
+
+def load(path: str | Path, settings: Settings | None = None) -> list[App]:
     """The apps that a file makes. The file runs as a program, but for its calls of `run`."""
+    from millstream.streams.failures import explained
+
     file = Path(path)
     if not file.is_file():
         raise StreamsError(f"there is no file {file}")
-    with _collecting() as found:
+    with _loading(settings or Settings()) as loading, explained():
         sys.path.insert(0, str(file.parent.absolute()))
-        runpy.run_path(str(file), run_name="__main__")
-    if not found:
+        try:
+            runpy.run_path(str(file), run_name="__main__")
+        finally:
+            sys.path.pop(0)
+    if not loading.apps:
         raise StreamsError(f"{file} makes no App")
-    return found
+    return loading.apps
 
 
 @contextmanager
-def _collecting() -> Iterator[list[App]]:
-    global _found
-    before, _found = _found, []
+def _loading(settings: Settings) -> Iterator[Loading]:
+    global _current
+    before, _current = _current, Loading(settings)
     try:
-        yield _found
+        yield _current
     finally:
-        _found = before
+        _current = before

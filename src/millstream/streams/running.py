@@ -48,9 +48,7 @@ def run(*apps: App, once: bool = False, every: str | None = None, quiet: bool = 
     """
     with ExitStack() as stack:
         stopping = stack.enter_context(_signals())
-        running = [
-            stack.enter_context(Running(app, once=once, every=every, quiet=quiet)) for app in apps
-        ]
+        running = [stack.enter_context(Running(app, once=once, every=every, quiet=quiet)) for app in apps]
         while any(each.is_active for each in running) and not stopping.is_set():
             for each in running:
                 each.watch()

@@ -1,0 +1,77 @@
+"""What stateful operators of an app hold, read from its checkpoints by Spark."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from millstream.streams.failures import explained
+from millstream.streams.problems import StreamsError
+
+if TYPE_CHECKING:
+    from millstream.streams.app import App
+
+STATEFUL = "transformWithState"
+
+
+@dataclass(frozen=True)
+class Store:
+    """One store of one operator. `variable`: which of its states, where it has several."""
+
+    checkpoint: Path
+    operator: int
+    name: str
+    store: str
+    variable: str | None
+
+    @property
+    def label(self) -> str:
+        named = self.variable or ("" if self.store == "default" else self.store)
+        return f"{self.operator} {self.name}{f' {named}' if named else ''}"
+
+
+def stores(app: App) -> list[Store]:
+    """The stores of all operators of all of an app's queries."""
+    found: list[Store] = []
+    for checkpoint in app.folder.checkpoints:
+        if not (checkpoint / "state").is_dir() or not any((checkpoint / "commits").glob("[0-9]*")):
+            continue
+        with explained(app.folder.log):
+            listed = app.spark.read.format("state-metadata").load(checkpoint.as_uri()).collect()
+        for row in listed:
+            where = (checkpoint, row["operatorId"], row["operatorName"], row["stateStoreName"])
+            variables = _variables(row["operatorProperties"])
+            found += [Store(*where, each) for each in variables] or [Store(*where, None)]
+    return sorted(found, key=lambda each: (each.checkpoint, each.operator, each.store, each.variable or ""))
+
+
+def rows(app: App, store: Store, limit: int) -> list[dict[str, Any]]:
+    """Keys and values of a store, as plain values."""
+    reader = app.spark.read.format("statestore").option("operatorId", store.operator)
+    if store.variable is not None:
+        reader = reader.option("stateVarName", store.variable)
+    else:
+        reader = reader.option("storeName", store.store)
+    with explained(app.folder.log):
+        found = reader.load(store.checkpoint.as_uri()).select("key", "value").limit(limit).toJSON().collect()
+    return [json.loads(str(each)) for each in found]
+
+
+def store_of(app: App, operator: int, variable: str | None) -> Store:
+    """The store that was asked for, by its operator's number and, where there are several, its variable."""
+    known = stores(app)
+    if not known:
+        raise StreamsError(f"{app.name} holds no state in {app.folder.path}: it has not run, or needs none")
+    fits = [each for each in known if each.operator == operator and variable in (None, each.variable)]
+    if not fits:
+        raise StreamsError(f"there is no such state; there are: {'; '.join(each.label for each in known)}")
+    return fits[0]
+
+
+def _variables(properties: str | None) -> list[str]:
+    given = json.loads(properties) if properties else {}
+    variables = given.get("stateVariables", [])
+    names = [each["stateName"] if isinstance(each, dict) else str(each) for each in variables]
+    return [name for name in names if not name.startswith("$")]

@@ -1,0 +1,140 @@
+"""Apps on the test driver: real streaming queries, with state and watermarks, and no broker."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from millstream.streams import App, StreamsError, deduplicate, join_table, join_tables, latest
+
+pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.timeout(300)]
+
+ORDER = "id INT, city STRING, cents INT"
+CITY = "city STRING, people INT"
+
+
+def ids(found: list[Any]) -> list[tuple[Any, Any]]:
+    return sorted((row["id"], row["people"]) for row in found)
+
+
+def test_a_join_a_sum_and_dead_letters_in_one_app() -> None:
+    app = App("driver-join")
+
+    @app.pipeline
+    def shop(app: App) -> None:
+        orders = app.stream("orders", value=ORDER, bad="orders.dead")
+        cities = app.table("cities", key="city", value=CITY)
+        app.to("sold", join_table(orders, cities, on="city", how="left"), key="id")
+        app.to("sums", orders.groupBy("city").agg(F.sum("cents").alias("cents")), key="city")
+
+    with app.test() as test:
+        with test.together():  # within a batch, the order is that of the timestamps
+            test.pipe("orders", {"id": 1, "city": "Oslo", "cents": 5}, at="2026-01-01T00:00:05")
+            test.pipe("cities", {"city": "Oslo", "people": 9}, key="city", at="2026-01-01T00:00:05")
+            early = {"id": 2, "city": "Oslo", "cents": 6}
+            test.pipe("orders", early, "no JSON", at="2026-01-01T00:00:04", headers={"h": b"v"})
+        assert ids(test.rows("sold")) == [(1, 9), (2, None)]
+        assert test.rows("sums") == [{"city": "Oslo", "cents": 11}]
+        (dead,) = test.written("orders.dead")
+        assert (dead.value, dead.headers["h"]) == (b"no JSON", b"v")
+        assert dead.headers["dead-letter.error"] == b"not JSON of struct<id:int,city:string,cents:int>"
+        assert dead.headers["dead-letter.offset"] == b"2"
+
+        test.pipe("cities", {"city": "Oslo", "people": 1}, key="city", at="2025-01-01")  # older: passed over
+        test.restart()
+        test.pipe("orders", {"id": 3, "city": "Oslo", "cents": 1})
+        (sold,) = test.written("sold")
+        assert (sold.key, sold.row) == (b"3", {"id": 3, "city": "Oslo", "cents": 1, "people": 9})
+        test.pipe("cities", None, key="Oslo", at="2027-01-01")
+        test.pipe("orders", {"id": 4, "city": "Oslo", "cents": 1})
+        assert ids(test.rows("sold")) == [(4, None)]
+        assert test.rows("sums") == [{"city": "Oslo", "cents": 12}, {"city": "Oslo", "cents": 13}]
+        with pytest.raises(StreamsError, match="does not read a topic ordres; it reads orders, cities"):
+            test.pipe("ordres", {})
+
+
+def test_windows_close_by_the_watermark() -> None:
+    app = App("driver-windows")
+
+    @app.pipeline
+    def per_minute(app: App) -> None:
+        orders = app.stream("orders", value="at TIMESTAMP, cents INT", time="at", late="1 minute")
+        sums = orders.groupBy(F.window("at", "1 minute").start.alias("minute")).agg(
+            F.sum("cents").alias("cents")
+        )
+        app.to("minutes", sums, key="minute")
+
+    with app.test() as test:
+        test.pipe("orders", {"at": "2026-01-01T00:00:10Z", "cents": 1})
+        test.pipe("orders", {"at": "2026-01-01T00:01:50Z", "cents": 2})  # the watermark is 00:00:50
+        test.pipe("orders", {"at": "2026-01-01T00:00:55Z", "cents": 4})  # out of order, in time
+        assert test.rows("minutes") == []
+        test.pipe("orders", {"at": "2026-01-01T00:02:30Z", "cents": 8})  # 00:01:30: the first window closes
+        test.pipe("orders", {"at": "2026-01-01T00:00:59Z", "cents": 16})  # too late
+        assert test.rows("minutes") == [{"minute": "2026-01-01T00:00:00.000Z", "cents": 5}]
+        assert test.watermark is not None
+        assert test.watermark.isoformat() == "2026-01-01T00:01:30+00:00"
+
+
+def test_tables_and_duplicates_as_streams() -> None:
+    app = App("driver-tables")
+
+    @app.pipeline
+    def tables(app: App) -> None:
+        cities = app.table("cities", key="city", value=CITY)
+        money = app.table("money", key="city", value="money STRING")
+        app.to("both", latest(join_tables(cities, money, on="city"), key="city"), key="city")
+        seen = app.stream(re.compile("seen-.*"), value="string")
+        app.to("once", deduplicate(seen, by="value", within="1 hour"))
+
+    with app.test() as test:
+        test.pipe("cities", {"city": "Oslo", "people": 9}, key="city")
+        test.pipe("money", {"money": "NOK"}, key="Oslo")
+        with test.together():
+            test.pipe("seen-1", "a", "b", "a")
+            test.pipe("seen-2", "b", "c", key="k")
+        test.pipe("seen-1", "a", "d")
+        test.pipe("cities", None, key="Oslo")
+        (joined, gone) = test.written("both")
+        assert (joined.key, joined.row) == (b"Oslo", {"city": "Oslo", "people": 9, "money": "NOK"})
+        assert (gone.key, gone.value) == (b"Oslo", None)
+        assert sorted(test.rows("once")) == ["a", "b", "c", "d"]
+
+
+def test_a_bad_record_stops_an_app_in_one_line() -> None:
+    app = App("driver-bad")
+
+    @app.pipeline
+    def copy(app: App) -> None:
+        app.to("out", app.stream("in", value="a INT"))
+
+    with app.test() as test:
+        test.pipe("in", {"a": 1}, {"a": "x"})
+        with pytest.raises(StreamsError) as raised:
+            test.rows("out")
+    (line, *rest) = str(raised.value).splitlines()
+    assert line == (
+        "the record at offset 1 of in-0 is not JSON of struct<a:int>; "
+        "pass such records on with bad='TOPIC' or leave them out with bad='drop'"
+    )
+    assert all(each.startswith("  more in ") for each in rest)
+
+
+def test_what_an_app_cannot_be_is_said(spark: SparkSession) -> None:
+    with pytest.raises(StreamsError, match="letters, digits"):
+        App("a/b")
+    app = App("driver-errors")
+    with pytest.raises(StreamsError, match="has no outputs"):
+        app.outputs()
+    with pytest.raises(StreamsError, match="'no schema at all,' is no schema"):
+        app.stream("in", value="no schema at all,")
+    made = spark.range(1)
+    app.to("out", made)
+    with pytest.raises(StreamsError, match=r"calls to\(\) outside of a function; put what it does into one"):
+        app.test()
+    with pytest.raises(StreamsError, match="key=city: there is no such column among id"):
+        app.to("out", made, key="city")
