@@ -18,7 +18,7 @@ $(VENV)/.ready: $(SOURCES)
 system:
 	@.ci/system-packages
 
-demo: setup
+demo: setup system
 	$(BIN)/python examples/demo.py
 
 JOBS ?= 2

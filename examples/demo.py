@@ -1,111 +1,110 @@
-"""A broker, a topic, a stream of orders, and what came of it, in one process; `make demo` runs it."""
+"""A broker, a live stream of orders and an app on Spark that adds them up; `make demo` runs it.
+
+Orders come from six cities, a few hundred a second. The app joins each with its city's row in a table and
+sums up the sales per region in windows of five seconds, exactly once. What it writes is printed as it comes.
+It ends by Ctrl-C, or after a minute (MILLSTREAM_DEMO_SECONDS).
+"""
 
 from __future__ import annotations
 
-import asyncio
+import json
+import os
 import random
+import tempfile
+import threading
 import time
-from collections import defaultdict
-from dataclasses import dataclass
+from datetime import UTC, datetime
 
-import msgspec
+from pyspark.sql import functions as F
 from rich.console import Console
-from rich.table import Table
 
-from millstream import AsyncConsumer, AsyncProducer
-from millstream.client.serializers import json_decoder
+from millstream import Consumer, Producer
+from millstream.streams import App, StreamsError, join_table
+from millstream.streams.running import Running
 from millstream.testing import Broker
 
-TOPIC = "orders"
-PARTITIONS = 4
-ORDERS = 100_000
-CITIES = ["Lisbon", "Nairobi", "Osaka", "Quito", "Tallinn", "Tunis"]
+SECONDS = float(os.environ.get("MILLSTREAM_DEMO_SECONDS", "60"))
+CITIES = {
+    "Lisbon": "Europe",
+    "Tallinn": "Europe",
+    "Nairobi": "Africa",
+    "Tunis": "Africa",
+    "Osaka": "Asia",
+    "Quito": "America",
+}
+ORDERS_PER_SECOND = 300
+WINDOW = "5 seconds"
 
 
-@dataclass
-class Sales:
-    """What one city has bought."""
-
-    orders: int = 0
-    revenue: int = 0
-    largest: int = 0
-
-
-class Order(msgspec.Struct):
-    """One order, as it lies in a record's value."""
-
-    number: int
-    city: str
-    cents: int
+def sales(app: App) -> None:
+    """The pipeline: orders with the region of their city, summed up per region and window."""
+    orders = app.stream("orders", value="city STRING, cents INT")
+    cities = app.table("cities", key="city", value="city STRING, region STRING")
+    placed = join_table(orders, cities, on="city").withWatermark("_timestamp", "1 second")
+    sums = placed.groupBy(F.window("_timestamp", WINDOW), "region").agg(
+        F.count("*").alias("orders"), F.sum("cents").alias("cents")
+    )
+    app.to("sales", sums.selectExpr("window.start AS start", "region", "orders", "cents"), key="region")
 
 
-async def write_orders(bootstrap: str) -> None:
-    """Orders of one city always go to the same partition, so they stay in order."""
+def write_orders(bootstrap: str, stopping: threading.Event) -> None:
+    """The live stream: a table of cities, then orders until told to stop."""
     dice = random.Random(7)
-    async with AsyncProducer(
-        bootstrap, compression="lz4", key_serializer="str", serializer="json"
-    ) as producer:
-        for number in range(ORDERS):
-            order = Order(number, dice.choice(CITIES), dice.randint(100, 20_000))
-            await producer.room()
-            producer.send(TOPIC, order, key=order.city)
+    with Producer(bootstrap, serializer="json") as producer:
+        for city, region in CITIES.items():
+            producer.send("cities", {"city": city, "region": region}, key=city.encode())
+        producer.flush()
+        while not stopping.wait(0.1):
+            for _ in range(ORDERS_PER_SECOND // 10):
+                city = dice.choice([*CITIES])
+                producer.send("orders", {"city": city, "cents": dice.randint(100, 20_000)}, key=city.encode())
 
 
-async def read_orders(bootstrap: str) -> dict[str, Sales]:
-    """Reads every partition from its start until all orders have come."""
-    sales: dict[str, Sales] = defaultdict(Sales)
-    seen = 0
-    async with AsyncConsumer(
-        bootstrap, offset_reset="earliest", deserializer=json_decoder(Order)
-    ) as consumer:
-        consumer.assign([(TOPIC, index) for index in range(PARTITIONS)])
-        async for record in consumer:
-            city = sales[record.value.city]
-            city.orders += 1
-            city.revenue += record.value.cents
-            city.largest = max(city.largest, record.value.cents)
-            seen += 1
-            if seen == ORDERS:
-                break
-    return sales
-
-
-async def stream(bootstrap: str) -> tuple[dict[str, Sales], float, float]:
-    """Writes and reads; gives what was read and how long each took."""
-    started = time.perf_counter()
-    await write_orders(bootstrap)
-    written = time.perf_counter()
-    sales = await read_orders(bootstrap)
-    return sales, written - started, time.perf_counter() - written
-
-
-def show(console: Console, sales: dict[str, Sales]) -> None:
-    table = Table("city", title="orders by city", title_justify="left")
-    for name in ("orders", "revenue", "largest"):
-        table.add_column(name, justify="right")
-    for city, sold in sorted(sales.items()):
-        table.add_row(city, f"{sold.orders:,}", f"{sold.revenue / 100:,.2f}", f"{sold.largest / 100:,.2f}")
-    table.add_section()
-    total = sum(sold.revenue for sold in sales.values())
-    table.add_row("all", f"{sum(sold.orders for sold in sales.values()):,}", f"{total / 100:,.2f}", "")
-    console.print(table)
+def print_sales(bootstrap: str, console: Console, stopping: threading.Event) -> None:
+    """Prints each finished window; any Kafka client could do this."""
+    with Consumer(bootstrap, offset_reset="earliest", isolation_level="read_committed") as consumer:
+        consumer.assign([("sales", 0)])
+        while not stopping.is_set():
+            for record in consumer.poll(timeout=0.2):
+                row = json.loads(record.value or b"{}")
+                start = datetime.fromisoformat(row["start"]).astimezone(UTC)
+                sold = f"{row['orders']:6,} orders {row['cents'] / 100:14,.2f}"
+                console.print(f"{start:%H:%M:%S}  {row['region']:8} {sold}")
 
 
 def main() -> None:
     console = Console(highlight=False)
-    started = time.perf_counter()
-    with Broker() as broker:
-        broker.create_topic(TOPIC, PARTITIONS)
-        ready_ms = (time.perf_counter() - started) * 1000
-        console.print(f"A broker on {broker.bootstrap}, with a topic called {TOPIC}, in {ready_ms:.0f} ms.")
-        console.print("Any Kafka client can talk to it. This program writes orders and adds them up:")
-        sales, write_s, read_s = asyncio.run(stream(broker.bootstrap))
-        show(console, sales)
-        console.print(
-            f"{ORDERS:,} orders made and written in {write_s:.1f} s ({ORDERS / write_s:,.0f}/s), "
-            f"read and added up in {read_s:.1f} s ({ORDERS / read_s:,.0f}/s)."
-        )
-    console.print("The broker has stopped. Run your own with [bold]millstream serve[/bold].")
+    ends_at = time.monotonic() + SECONDS
+    with Broker() as broker, tempfile.TemporaryDirectory(prefix="millstream-demo-") as state:
+        for topic in ("orders", "cities", "sales"):
+            broker.create_topic(topic, 2 if topic == "orders" else 1)
+        console.print(f"A broker on {broker.bootstrap} takes some {ORDERS_PER_SECOND} orders a second.")
+        console.print("Spark starts; then each region's sales, per window of 5 seconds, come here and to:")
+        console.print(f"  millstream consume sales -o start -b {broker.bootstrap}")
+        stopping = threading.Event()
+        threads = [
+            threading.Thread(target=write_orders, args=(broker.bootstrap, stopping)),
+            threading.Thread(target=print_sales, args=(broker.bootstrap, console, stopping)),
+        ]
+        for thread in threads:
+            thread.start()
+        app = App("demo", broker.bootstrap, state=state, master="local[2]")
+        app.pipeline(sales)
+        try:
+            with Running(app, quiet=True) as running:
+                while time.monotonic() < ends_at:
+                    running.watch()
+                    time.sleep(0.2)
+        except KeyboardInterrupt:
+            pass
+        except StreamsError as error:
+            raise SystemExit(f"error: {error}") from None
+        finally:
+            stopping.set()
+            for thread in threads:
+                thread.join()
+            app.close()
+    console.print("All has stopped. Your own app is ten lines: see docs/streams.md.")
 
 
 if __name__ == "__main__":

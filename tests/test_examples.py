@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +14,7 @@ import pytest
 
 from millstream.testing import Broker
 
+DEMO_SECONDS = 200
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 RUN_HERE = {
     "admin_tour.py",
@@ -22,6 +26,9 @@ RUN_HERE = {
     "producer_quickstart.py",
     "producer_transactions.py",
     "demo.py",
+    "streams_history.py",
+    "streams_join.py",
+    "test_streams_join.py",
     "confluent_quickstart.py",
     "kafka_python_quickstart.py",
     "aiokafka_quickstart.py",
@@ -36,8 +43,8 @@ def broker() -> Iterator[Broker]:
         yield broker
 
 
-def run(*words: str) -> str:
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=100)
+def run(*words: str, cwd: Path | None = None) -> str:
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=200, cwd=cwd)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -46,11 +53,46 @@ def test_no_example_is_left_out() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == RUN_HERE
 
 
+@pytest.mark.timeout(DEMO_SECONDS * 2)
 def test_demo() -> None:
-    printed = run(str(EXAMPLES / "demo.py"))
-    assert "100,000" in printed
-    assert "Nairobi" in printed
-    assert printed.rstrip().endswith("Run your own with millstream serve.")
+    """It prints windows as they close, and ends cleanly by Ctrl-C before its minute is over."""
+    environment = {**os.environ, "MILLSTREAM_DEMO_SECONDS": str(DEMO_SECONDS), "PYTHONUNBUFFERED": "1"}
+    demo = subprocess.Popen(
+        [sys.executable, str(EXAMPLES / "demo.py")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    assert demo.stdout is not None
+    lines = []
+    for line in demo.stdout:
+        lines.append(line)
+        if "orders" in line and "Africa" in line:
+            demo.send_signal(signal.SIGINT)
+            break
+    rest, errors = demo.communicate(timeout=DEMO_SECONDS)
+    assert demo.returncode == 0, errors
+    assert re.search(r"\d\d:\d\d:\d\d  Africa +\d+ orders +[\d,.]+\n", "".join(lines))
+    assert rest.endswith("All has stopped. Your own app is ten lines: see docs/streams.md.\n")
+    assert errors == ""
+
+
+@pytest.mark.timeout(300)
+def test_streams_history(broker: Broker, tmp_path: Path) -> None:
+    printed = run(str(EXAMPLES / "streams_history.py"), broker.bootstrap, str(tmp_path)).splitlines()
+    assert printed == [
+        "history: cellar 19.0 500",
+        "history: roof 19.5 500",
+        'stream: {"sensor":"cellar","celsius":19.0,"readings":500}',
+        'stream: {"sensor":"roof","celsius":19.5,"readings":500}',
+    ]
+
+
+@pytest.mark.timeout(300)
+def test_streams_join(tmp_path: Path) -> None:
+    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore::ResourceWarning"]
+    assert "1 passed" in run(*words, str(EXAMPLES / "test_streams_join.py"), cwd=tmp_path)
 
 
 @pytest.mark.parametrize("name", ["confluent", "kafka_python", "aiokafka"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -35,11 +36,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 def test_every_block_is_known() -> None:
     shown = [re.sub(r"\s+", " ", text)[:24] for _, text in BLOCKS]
     assert shown == [
-        "make demo # start a brok",
+        "make demo # a broker, a ",
         ".venv/bin/millstream ser",
         ".venv/bin/millstream top",
         "from millstream import C",
         "from confluent_kafka imp",
+        "from millstream.streams ",
         "def test_my_pipeline(mil",
         ".venv/bin/millstream ser",
     ]
@@ -76,6 +78,34 @@ def test_our_own_client(broker: BrokerProcess) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == 0, done.stderr
     assert "medlar" in done.stdout
+
+
+@pytest.mark.timeout(300)
+def test_the_app(broker: BrokerProcess, tmp_path: Path) -> None:
+    """It runs until its total is there, and ends cleanly by Ctrl-C."""
+    shown = block("python", "from millstream.streams")
+    assert len(shown.splitlines()) <= 10
+    program = shown.replace("localhost:9092", broker.bootstrap)
+    sent = 'from millstream import Producer\nwith Producer("%s", serializer="json") as producer:\n'
+    sent += '    producer.send("orders", {"fruit": "sorb", "kg": 3})\n'
+    subprocess.run([sys.executable, "-c", sent % broker.bootstrap], check=True, timeout=TIMEOUT_S)
+    app = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    try:
+        read = [sys.executable, "-m", "millstream.cli.main", "consume", "totals", "-o", "start", "--exit"]
+        deadline = time.monotonic() + 200
+        while True:
+            seen = subprocess.run(
+                [*read, "--bootstrap", broker.bootstrap], capture_output=True, text=True, timeout=TIMEOUT_S
+            )
+            if "sorb" in seen.stdout:
+                break
+            assert app.poll() is None, app.communicate()[1]
+            assert time.monotonic() < deadline, seen
+    finally:
+        app.send_signal(signal.SIGINT)
+        errors = app.communicate(timeout=TIMEOUT_S)[1]
+    assert app.returncode == 0, errors
+    assert "run it again to go on from there" in errors
 
 
 def test_several_brokers(tmp_path: Path) -> None:

@@ -99,6 +99,12 @@ class App:
             )
         return self._spark
 
+    def close(self) -> None:
+        """Stop the Spark that the app runs in, with whatever else runs there. A program's end does it too."""
+        if self._spark is not None:
+            self._spark.stop()
+            self._spark = None
+
     # ---------------------------------------------------------------- what it does
 
     def pipeline(self, function: Pipeline) -> Pipeline:

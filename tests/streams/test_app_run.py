@@ -1,0 +1,207 @@
+"""Apps on a real broker: run, stopped, run again, reset; and what they say when they cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from millstream import Admin, Consumer, Producer
+from millstream.streams import App, StreamsError
+from millstream.streams.java import check_java
+from millstream.streams.running import Running, run
+from millstream.testing import Broker
+
+pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.timeout(400)]
+
+ORDER = "id INT, city STRING, cents INT"
+PATIENCE_S = 200
+
+
+def send(broker: Broker, topic: str, *rows: dict[str, Any]) -> None:
+    with Producer(broker.bootstrap, serializer="json") as producer:
+        for row in rows:
+            producer.send(topic, row, key=str(row["city"]).encode())
+
+
+def read(broker: Broker, topic: str) -> list[tuple[bytes | None, Any]]:
+    """All committed records of a topic, by partition and offset."""
+    found: list[tuple[bytes | None, Any]] = []
+    with Consumer(broker.bootstrap, offset_reset="earliest", isolation_level="read_committed") as consumer:
+        partitions = consumer.partitions_of(topic)
+        consumer.assign(partitions)
+        ends = consumer.end_offsets(partitions)
+        deadline = time.monotonic() + PATIENCE_S
+        while any(consumer.position(each) < end for each, end in ends.items()):
+            assert time.monotonic() < deadline
+            found += [(each.key, json.loads(each.value or b"null")) for each in consumer.poll()]
+    return found
+
+
+def totals(orders: DataFrame) -> DataFrame:
+    return orders.groupBy("city").agg(F.sum("cents").alias("cents"))
+
+
+def shop(broker: Broker, name: str, state: Path, **kept: Any) -> App:
+    app = App(name, broker.bootstrap, state=state)
+
+    @app.pipeline
+    def pipeline(app: App) -> None:
+        orders = app.stream(f"{name}-orders", value=ORDER, **kept)
+        app.to(f"{name}-sums", totals(orders), key="city")
+        app.to(f"{name}-big", orders.where("cents > 100").select("id", "_key"))
+        app.to(f"{name}-copy", orders.select("id", "city"), key="city")
+
+    return app
+
+
+def test_an_app_goes_on_where_it_was(broker: Broker, tmp_path: Path) -> None:
+    broker.create_topic("going-orders", 2)
+    app = shop(broker, "going", tmp_path)
+    send(
+        broker, "going-orders", {"id": 1, "city": "Oslo", "cents": 5}, {"id": 2, "city": "Lima", "cents": 500}
+    )
+    app.run(once=True, quiet=True)
+    send(broker, "going-orders", {"id": 3, "city": "Oslo", "cents": 7})
+    app.run(once=True, quiet=True)
+    assert sorted(read(broker, "going-sums")) == [
+        (b"Lima", {"city": "Lima", "cents": 500}),
+        (b"Oslo", {"city": "Oslo", "cents": 5}),
+        (b"Oslo", {"city": "Oslo", "cents": 12}),
+    ]
+    assert read(broker, "going-big") == [(b"Lima", {"id": 2})]
+    assert [value["id"] for _, value in sorted(read(broker, "going-copy"), key=str)] == [2, 1, 3]
+    with Admin(broker.bootstrap) as admin:
+        assert set(admin.group_lag("going").values()) == {0}
+    # The same function over history gives the same sums.
+    history = app.history()
+    assert sorted(map(tuple, history["going-sums"].collect())) == [("Lima", 500), ("Oslo", 12)]
+    assert history["going-big"].count() == 1
+
+    assert [each["batch"] for each in app.describe()["progress"]] == [1, 1]
+    said = app.reset()
+    assert said[:2] == ["the last batch in the output is 1"] * 2
+    assert "keep what it wrote" in said[-1]
+    app.run(once=True, quiet=True)
+    assert len(read(broker, "going-copy")) == 6
+    with Admin(broker.bootstrap) as admin:
+        assert not [each for each in admin.list_transactions() if each.state == "Ongoing"]
+
+
+def test_latest_is_settled_once(broker: Broker, tmp_path: Path) -> None:
+    broker.create_topic("late-orders", 1)
+    send(broker, "late-orders", {"id": 1, "city": "Oslo", "cents": 5})
+    app = App("late", broker.bootstrap, state=tmp_path)
+
+    @app.pipeline
+    def copy(app: App) -> None:
+        app.to("late-copy", app.stream("late-orders", value=ORDER, start="latest"))
+
+    app.outputs()  # a first start that dies before its first batch
+    assert json.loads((tmp_path / "late" / "start.json").read_text()) == {
+        "late-orders": {"late-orders": {"0": 1}}
+    }
+    send(broker, "late-orders", {"id": 2, "city": "Oslo", "cents": 5})
+    app.run(once=True, quiet=True)
+    assert [value["id"] for _, value in read(broker, "late-copy")] == [2]
+
+
+def test_two_apps_run_until_ctrl_c(broker: Broker, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    apps = []
+    for name in ("one", "two"):
+        broker.create_topic(f"{name}-orders", 1)
+        send(broker, f"{name}-orders", {"id": 1, "city": "Oslo", "cents": 500})
+        apps.append(shop(broker, name, tmp_path))
+
+    def interrupt() -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            if all(
+                f"{name}-{what}" in broker.topics() for name in ("one", "two") for what in ("sums", "big")
+            ):
+                break
+            time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    waiting = threading.Thread(target=interrupt)
+    waiting.start()
+    run(*apps)
+    waiting.join()
+    said = capfd.readouterr().err
+    assert re.search(r"one: one-orders → one-sums, one-big, one-copy, state in ", said)
+    assert re.search(r"two: stopped (after batch 0|before its first batch); run it again to go on", said)
+
+
+def wait_for(condition: Callable[[], bool], running: Running) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        running.watch()
+        time.sleep(0.1)
+
+
+def test_a_folder_has_one_app(broker: Broker, tmp_path: Path) -> None:
+    broker.create_topic("only-orders", 1)
+    app = App("only", broker.bootstrap, state=tmp_path)
+    app.to("only-copy", app.stream("only-orders"))
+    with Running(app, quiet=True) as running:
+        with pytest.raises(StreamsError, match=rf"process {os.getpid()} runs on .*only already: stop it"):
+            app.reset()
+        send(broker, "only-orders", {"id": 1, "city": "Oslo"})
+        wait_for(lambda: "only-copy" in broker.topics() and len(read(broker, "only-copy")) == 1, running)
+
+
+def test_what_fails_is_said_in_a_few_lines(broker: Broker, tmp_path: Path) -> None:
+    missing = App("missing", broker.bootstrap, state=tmp_path)
+    missing.to("out", missing.stream("no-such-topic"))
+    with pytest.raises(StreamsError, match="no-such-topic") as raised:
+        missing.run(once=True, quiet=True)
+    assert len(str(raised.value).splitlines()) <= 3
+
+    broker.create_topic("broken-orders", 1)
+    send(broker, "broken-orders", {"id": 1, "city": "Oslo"})
+    broken = App("broken", broker.bootstrap, state=tmp_path)
+
+    @F.udf("string")
+    def fail(value: str) -> str:
+        raise ValueError(f"I cannot bear {value[:6]}")
+
+    broken.to("out", broken.stream("broken-orders").select(fail("value").alias("value")))
+    with pytest.raises(StreamsError) as raised:
+        broken.run(once=True, quiet=True)
+    first, second = str(raised.value).splitlines()[:2]
+    assert first == 'app broken failed: ValueError: I cannot bear {"id":'
+    assert re.fullmatch(rf"  at {re.escape(__file__)}:\d+ in fail", second)
+
+
+def test_a_missing_java_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(
+        StreamsError, match="Spark needs Java 17 or newer, and there is no `java` on the path"
+    ):
+        check_java()
+    old = tmp_path / "java"
+    old.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_1\"' >&2\n")
+    old.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    with pytest.raises(StreamsError, match="is Java 8"):
+        check_java()
+
+
+def test_the_session_is_the_apps_own(spark: SparkSession, tmp_path: Path) -> None:
+    app = App("session", state=tmp_path, conf={"spark.sql.shuffle.partitions": "3"})
+    assert app.spark is not spark
+    assert app.spark.sparkContext is spark.sparkContext
+    assert app.spark.conf.get("spark.sql.shuffle.partitions") == "3"
+    assert "RocksDB" in str(app.spark.conf.get("spark.sql.streaming.stateStore.providerClass"))
