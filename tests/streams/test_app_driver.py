@@ -63,10 +63,8 @@ def test_windows_close_by_the_watermark() -> None:
     @app.pipeline
     def per_minute(app: App) -> None:
         orders = app.stream("orders", value="at TIMESTAMP, cents INT", time="at", late="1 minute")
-        sums = orders.groupBy(F.window("at", "1 minute").start.alias("minute")).agg(
-            F.sum("cents").alias("cents")
-        )
-        app.to("minutes", sums, key="minute")
+        sums = orders.groupBy(F.window("at", "1 minute")).agg(F.sum("cents").alias("cents"))
+        app.to("minutes", sums.selectExpr("window.start AS minute", "cents"), key="minute")
 
     with app.test() as test:
         test.pipe("orders", {"at": "2026-01-01T00:00:10Z", "cents": 1})

@@ -57,7 +57,7 @@ def _of_python(body: str) -> str | None:
         if line[:1] not in ("", " ", "\t", "^") and (found := _RAISED.match(line)):
             rest = [each for each in trace[number + 1 :] if each.strip() and not each.startswith("\tat ")]
             message = " ".join([found[2], *(each.strip() for each in rest[:3])])
-            kind = "" if found[1] in _PLAIN_KINDS else f"{found[1]}: "
+            kind = "" if found[1] in _plain_kinds() else f"{found[1]}: "
             return kind + _STATE.sub("", _CLASS.sub("", message)).strip()
     return None
 
@@ -89,5 +89,8 @@ def _kinds(base: type[BaseException]) -> set[str]:
     return {base.__name__}.union(*(_kinds(each) for each in base.__subclasses__()))
 
 
-_PLAIN_KINDS = {"PySparkRuntimeError", "PySparkException"} | _kinds(MillstreamError)
-"""Errors whose message says it all."""
+def _plain_kinds() -> set[str]:
+    """Errors whose message says it all."""
+    import pyspark.errors
+
+    return {*pyspark.errors.__all__, *_kinds(MillstreamError)}

@@ -1,0 +1,86 @@
+"""`millstream streams`: one app from a file, run, described, looked into and reset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from millstream.testing import Broker
+from tests.cli.conftest import CommandLine
+from tests.streams.conftest import spark as spark
+
+pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.timeout(400)]
+
+APP = """
+from pyspark.sql import functions as F
+from millstream.streams import App, join_table
+
+app = App("shop", bootstrap="wins-not:1")
+orders = app.stream("cli-orders", value="id INT, city STRING")
+cities = app.table("cli-cities", key="city", value="city STRING, people INT")
+app.to("cli-sold", join_table(orders, cities, on="city"), key="id")
+app.to("cli-counts", orders.groupBy("city").count(), key="city", mode="update")
+app.run()
+raise_if_run_here = 1
+"""
+
+
+@pytest.fixture
+def words(cli_broker: Broker, millstream: CommandLine, tmp_path: Path) -> list[str]:
+    """The file, and the broker and the state folder that win over what it says."""
+    for topic in ("cli-orders", "cli-cities"):
+        millstream("topic", "create", topic, "--if-not-exists")
+    file = tmp_path / "app.py"
+    file.write_text(APP)
+    return [str(file), "-b", cli_broker.bootstrap, "--state", str(tmp_path / "state")]
+
+
+def test_an_app_from_a_file(millstream: CommandLine, words: list[str], cli_broker: Broker) -> None:
+    described = millstream("streams", "describe", *words)
+    assert "cli-orders  earliest  read_committed" in described.text
+    assert "It has not run yet." in described.text
+    assert "holds no state" in millstream("streams", "state", *words).err
+
+    millstream("produce", "cli-cities", "-k", "Oslo", given=b'{"city": "Oslo", "people": 9}\n')
+    ran = millstream("streams", "run", *words, "--once")
+    assert "shop: cli-orders, cli-cities → cli-sold, cli-counts, state in" in ran.err
+    millstream("produce", "cli-orders", given=b'{"id": 1, "city": "Oslo"}\n')
+    ran = millstream("streams", "run", *words, "--once", "--every", "1 second")
+    assert "1 rows in, 1 out, lag 0" in ran.err
+    sold = millstream("consume", "cli-sold", "-o", "start", "--exit")
+    assert r"{\"id\":1,\"city\":\"Oslo\",\"people\":9}" in sold.text
+
+    (progress, _) = millstream("streams", "describe", *words, "--json").json[0]["progress"]
+    assert {"cli-orders": {"0": 1}} in progress["ends"]
+    listed = millstream("streams", "state", *words, "--json").json
+    (table,) = [each for each in listed if each["variable"] == "table"]
+    number = str(table["operator"])
+    (held,) = millstream(
+        "streams", "state", *words, "--operator", number, "--variable", "table", "--json"
+    ).json
+    assert '"people":9' in held["value"]["row"]
+    counts = [each for each in listed if each["checkpoint"] == "checkpoint-update"]
+    assert counts
+    assert "no such state; there are: 0 " in millstream.run("streams", "state", *words, "--operator", "7").err
+
+    assert millstream.run("streams", "reset", *words, given=b"n\n").code == 130
+    reset = millstream("streams", "reset", *words, "--yes")
+    assert "shop starts over when it runs next" in reset.text
+    assert "It has not run yet." in millstream("streams", "describe", *words).text
+
+
+def test_what_is_wrong_is_said(millstream: CommandLine, tmp_path: Path) -> None:
+    assert millstream.run("streams", "run", "nowhere.py").err == "error: there is no file nowhere.py\n"
+    file = tmp_path / "empty.py"
+    file.write_text("")
+    assert "makes no App" in millstream.run("streams", "run", str(file)).err
+    file.write_text(APP.replace("id INT, city STRING", "id INT"))
+    failed = millstream.run("streams", "run", str(file))
+    assert failed.code == 1
+    assert "join_table needs a column city" in failed.err
+    file.write_text("from millstream.streams import App\nApp('x').stream('t').select('nothing')\n")
+    failed = millstream.run("streams", "run", str(file))
+    assert "nothing" in failed.err
+    assert f"at {file}:2 in <module>" in failed.err
+    assert millstream.run("streams", "run", str(file), "--conf", "x").code == 2
