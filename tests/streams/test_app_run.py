@@ -74,10 +74,10 @@ def test_an_app_goes_on_where_it_was(broker: Broker, tmp_path: Path) -> None:
     app.run(once=True, quiet=True)
     send(broker, "going-orders", {"id": 3, "city": "Oslo", "cents": 7})
     app.run(once=True, quiet=True)
-    assert sorted(read(broker, "going-sums")) == [
+    assert sorted(read(broker, "going-sums"), key=str) == [
         (b"Lima", {"city": "Lima", "cents": 500}),
-        (b"Oslo", {"city": "Oslo", "cents": 5}),
         (b"Oslo", {"city": "Oslo", "cents": 12}),
+        (b"Oslo", {"city": "Oslo", "cents": 5}),
     ]
     assert read(broker, "going-big") == [(b"Lima", {"id": 2})]
     assert [value["id"] for _, value in sorted(read(broker, "going-copy"), key=str)] == [2, 1, 3]
@@ -121,25 +121,29 @@ def test_two_apps_run_until_ctrl_c(broker: Broker, tmp_path: Path, capfd: pytest
     for name in ("one", "two"):
         broker.create_topic(f"{name}-orders", 1)
         send(broker, f"{name}-orders", {"id": 1, "city": "Oslo", "cents": 500})
-        apps.append(shop(broker, name, tmp_path))
+        app = App(name, broker.bootstrap, state=tmp_path)
+        app.to(f"{name}-copy", app.stream(f"{name}-orders"))
+        apps.append(app)
 
     def interrupt() -> None:
         deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
-            if all(
-                f"{name}-{what}" in broker.topics() for name in ("one", "two") for what in ("sums", "big")
-            ):
-                break
+        while not {"one-copy", "two-copy"} <= set(broker.topics()) and time.monotonic() < deadline:
             time.sleep(0.1)
         os.kill(os.getpid(), signal.SIGINT)
 
     waiting = threading.Thread(target=interrupt)
     waiting.start()
-    run(*apps)
-    waiting.join()
+    try:
+        run(*apps)
+    finally:
+        waiting.join()
     said = capfd.readouterr().err
-    assert re.search(r"one: one-orders → one-sums, one-big, one-copy, state in ", said)
+    assert "one: one-orders → one-copy, state in " in said
     assert re.search(r"two: stopped (after batch 0|before its first batch); run it again to go on", said)
+
+
+def fail(value: str) -> str:
+    raise ValueError(f"I cannot bear {value[:6]}")
 
 
 def wait_for(condition: Callable[[], bool], running: Running) -> None:
@@ -172,11 +176,9 @@ def test_what_fails_is_said_in_a_few_lines(broker: Broker, tmp_path: Path) -> No
     send(broker, "broken-orders", {"id": 1, "city": "Oslo"})
     broken = App("broken", broker.bootstrap, state=tmp_path)
 
-    @F.udf("string")
-    def fail(value: str) -> str:
-        raise ValueError(f"I cannot bear {value[:6]}")
-
-    broken.to("out", broken.stream("broken-orders").select(fail("value").alias("value")))
+    broken.to(
+        "out", broken.stream("broken-orders").select(F.udf(lambda it: fail(it))("value").alias("value"))
+    )
     with pytest.raises(StreamsError) as raised:
         broken.run(once=True, quiet=True)
     first, second = str(raised.value).splitlines()[:2]

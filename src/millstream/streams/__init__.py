@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from millstream.streams.app import App as App
+    from millstream.streams.avro import Avro as Avro
     from millstream.streams.deduplication import deduplicate as deduplicate
     from millstream.streams.latest_by_key import latest as latest
     from millstream.streams.problems import StreamsError as StreamsError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "App": "app",
+    "Avro": "avro",
     "Json": "values",
     "StreamsError": "problems",
     "deduplicate": "deduplication",

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from millstream.streams.committing import GroupCommitter
 from millstream.streams.failures import explain, explained
 from millstream.streams.feeds import FORMAT
-from millstream.streams.outputs import by_mode
+from millstream.streams.outputs import Mode, by_mode
 from millstream.streams.problems import StreamsError
 from millstream.streams.progress import OUT, Batch, ends
 from millstream.streams.update_sink import MicroBatches
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.2
 LINE_SECONDS = 1.0
+PASSES = "Python worker failed to connect back"
+"""What Spark says when a Python process did not start within ten seconds, as on a busy machine."""
+TRIES = 5
 
 Say = Callable[[str], None]
 
@@ -49,12 +52,15 @@ def run(*apps: App, once: bool = False, every: str | None = None, quiet: bool = 
     with ExitStack() as stack:
         stopping = stack.enter_context(_signals())
         running = [stack.enter_context(Running(app, once=once, every=every, quiet=quiet)) for app in apps]
-        while any(each.is_active for each in running) and not stopping.is_set():
+        is_active = True
+        while not stopping.is_set():
+            was_active, is_active = is_active, False
             for each in running:
                 each.watch()
+                is_active = is_active or each.is_active
+            if not was_active and not is_active:
+                break  # and what was reported last has been seen
             stopping.wait(POLL_SECONDS)
-        for each in running:
-            each.watch()
 
 
 class Running:
@@ -71,6 +77,7 @@ class Running:
         self._stack = ExitStack()
         self._seen: dict[str, int] = {}
         self._said = 0.0
+        self._tries_left = TRIES
 
     def __enter__(self) -> Self:
         with ExitStack() as starting, explained(self.app.folder.log):
@@ -79,17 +86,18 @@ class Running:
             self._committer = GroupCommitter(self.app.bootstrap, self.app.name)
             starting.callback(self._committer.close)
             starting.callback(self._stop)
-            for mode, frame in by_mode(outputs).items():
-                self.queries.append(self._start(mode, frame))
+            self._frames = by_mode(outputs)
+            self.queries = [self._start(mode) for mode in self._frames]
             topics = ", ".join(dict.fromkeys(each.topic for each in outputs))
             read = ", ".join(dict.fromkeys(each.label for each in self.app.last_read))
             self._say(f"{self.app.name}: {read} → {topics}, state in {self.app.folder.path}")
             self._stack = starting.pop_all()
         return self
 
-    def _start(self, mode: str, frame: Any) -> StreamingQuery:
+    def _start(self, mode: Mode) -> StreamingQuery:
         options = {"kafka.bootstrap.servers": self.app.bootstrap, **self.app.sink}
-        writer = frame.observe(OUT, F.count(F.lit(1)).alias("rows")).writeStream
+        observed = self._frames[mode].observe(OUT, F.count(F.lit(1)).alias("rows"))
+        writer: Any = observed.writeStream
         if mode == "append":
             writer = writer.format(FORMAT).options(**options)
         else:
@@ -125,12 +133,18 @@ class Running:
 
     def watch(self) -> None:
         """Report what happened since the last call; raise if a query failed."""
-        for query in self.queries:
+        for number, (mode, query) in enumerate(zip(self._frames, list(self.queries), strict=True)):
             for progress in query.recentProgress:
                 if progress["batchId"] > self._seen.get(query.id, -1):
                     self._note(query, progress)
             failed = query.exception()
-            if failed is not None:
+            if failed is None:
+                continue
+            if PASSES in str(failed) and self._tries_left:
+                self._tries_left -= 1
+                self._say(f"{self.app.name}: Spark had no worker in time; starting again from the checkpoint")
+                self.queries[number] = self._start(mode)
+            else:
                 raise StreamsError(f"app {self.app.name} failed: {explain(str(failed), self.app.folder.log)}")
 
     def _note(self, query: StreamingQuery, progress: Any) -> None:
