@@ -36,6 +36,7 @@ def file_options(command: F) -> F:
 def spark_options(command: F) -> F:
     """How Spark runs."""
     for decorate in (
+        click.option("--ship", "ships", is_flag=True, help="Send this package to the cluster's executors."),
         click.option("--ui", "has_ui", is_flag=True, help="Serve Spark's own web pages."),
         click.option("--conf", "confs", multiple=True, metavar="KEY=VALUE", help="A setting of Spark."),
         click.option(
@@ -54,6 +55,7 @@ def load_apps(
     master: str | None = None,
     confs: tuple[str, ...] = (),
     has_ui: bool = False,
+    ships: bool = False,
 ) -> list[App]:
     """The apps of a file."""
     from millstream.streams.loading import Settings, load
@@ -64,4 +66,4 @@ def load_apps(
         if not equals:
             raise click.UsageError(f"--conf {each}: write KEY=VALUE")
         conf[key] = value
-    return load(file, Settings(bootstrap, state, master, conf, has_ui))
+    return load(file, Settings(bootstrap, state, master, conf, has_ui, ships))

@@ -20,6 +20,7 @@ def run(
     master: str | None,
     confs: tuple[str, ...],
     has_ui: bool,
+    ships: bool,
     once: bool,
     every: str | None,
     quiet: bool,
@@ -34,7 +35,7 @@ def run(
       millstream streams run app.py --master 'local[4]' --once
       millstream streams run app.py --master spark://host:7077 --conf spark.executor.memory=2g
     """
-    apps = load_apps(file, bootstrap, state, master=master, confs=confs, has_ui=has_ui)
+    apps = load_apps(file, bootstrap, state, master=master, confs=confs, has_ui=has_ui, ships=ships)
     from millstream.streams.running import run as run_apps
 
     run_apps(*apps, once=once, every=every, quiet=quiet)

@@ -57,9 +57,11 @@ class App:
         conf: Mapping[str, str] | None = None,
         sink: Mapping[str, str] | None = None,
         ui: bool = False,
+        ship: bool = False,
     ) -> None:
         """`state` is the folder under which it keeps where it was (`millstream-state`); `master` a Spark
-        master, by default this machine; `conf` goes to Spark, `sink` are options of the sink."""
+        master, by default this machine; `conf` goes to Spark, `sink` are options of the sink. With `ship` the
+        executors of a cluster get this package from here."""
         if not re.fullmatch(r"[A-Za-z0-9._-]+", name) or name in (".", ".."):
             raise StreamsError(f"an app's name is made of letters, digits, '.', '_' and '-', not {name!r}")
         self.name = name
@@ -73,6 +75,7 @@ class App:
         self._master = master
         self._conf = dict(conf or {})
         self._ui = ui
+        self._ships = ship
         self._pipelines: list[Pipeline] = []
         self._outputs: list[Output] = []
         self._feed: Feed | None = None
@@ -87,6 +90,7 @@ class App:
         self._master = said.master or self._master
         self._conf |= said.conf
         self._ui = self._ui or said.has_ui
+        self._ships = self._ships or said.ships
 
     @property
     def spark(self) -> SparkSession:
@@ -95,7 +99,12 @@ class App:
             from millstream.streams.session import session_for
 
             self._spark = session_for(
-                self.name, master=self._master, conf=self._conf, log=self.folder.log, has_ui=self._ui
+                self.name,
+                master=self._master,
+                conf=self._conf,
+                log=self.folder.log,
+                has_ui=self._ui,
+                ships=self._ships,
             )
         return self._spark
 

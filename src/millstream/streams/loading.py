@@ -25,6 +25,7 @@ class Settings:
     master: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     has_ui: bool = False
+    ships: bool = False
 
 
 @dataclass

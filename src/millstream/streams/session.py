@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import tempfile
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from millstream.streams.java import check_java
 from millstream.streams.problems import StreamsError
+from millstream.streams.shipping import write_package
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,6 +55,7 @@ def session_for(
     conf: Mapping[str, str] | None = None,
     log: Path | None = None,
     has_ui: bool = False,
+    ships: bool = False,
 ) -> SparkSession:
     """A session of its own for the app called `name`."""
     try:
@@ -67,6 +70,9 @@ def session_for(
     base = SparkSession.builder.getOrCreate()
     session = base.newSession()
     is_local = str(base.sparkContext.master).startswith("local")
+    if ships and not is_local:
+        with tempfile.TemporaryDirectory(prefix="millstream-package-") as folder:
+            base.sparkContext.addPyFile(str(write_package(Path(folder))))
     for key, value in SQL.items():
         is_ours = key != "spark.sql.shuffle.partitions" or is_local
         if is_ours and not base.sparkContext.getConf().contains(key):
