@@ -149,6 +149,7 @@ class TestDriver:
 
         if not self._staged:
             return
+        self._settle()  # what a watermark does must not depend on how fast batches follow each other
         table = pa.Table.from_pylist(self._staged, to_arrow_schema(RAW, timezone="UTC"))
         self._staged = []
         fresh = self._folder / "fresh.parquet"
@@ -162,8 +163,7 @@ class TestDriver:
 
     def written(self, topic: str) -> list[Written]:
         """The records that came to a topic since it was last asked about, in the order of the batches."""
-        for query in self._queries:
-            self._settle(query)
+        self._settle()
         found = [each for each in self._out if each.topic == topic]
         new = found[self._read[topic] :]
         self._read[topic] = len(found)
@@ -176,18 +176,20 @@ class TestDriver:
     @property
     def watermark(self) -> datetime | None:
         """How far event time has come, after all that was piped; None if the app has no watermark."""
+        self._settle()
         for query in self._queries:
-            self._settle(query)
             for progress in reversed(query.recentProgress):
                 if "watermark" in progress["eventTime"]:
                     return datetime.fromisoformat(progress["eventTime"]["watermark"])
         return None
 
-    def _settle(self, query: StreamingQuery) -> None:
+    def _settle(self) -> None:
+        """Wait until all that was piped has been processed, and what that closes has been closed."""
         from millstream.streams.failures import explained
 
-        with explained(self.app.folder.log):
-            query.processAllAvailable()
+        for query in self._queries:
+            with explained(self.app.folder.log):
+                query.processAllAvailable()
 
     # ---------------------------------------------------------------- running
 
@@ -202,8 +204,7 @@ class TestDriver:
 
     def restart(self) -> None:
         """Stop the app and start it again from its checkpoint, as after a crash between two batches."""
-        for query in self._queries:
-            self._settle(query)
+        self._settle()
         self._stop_queries()
         self._start()
 
