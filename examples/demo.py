@@ -2,7 +2,7 @@
 
 Orders come from six cities, a few hundred a second. The app joins each with its city's row in a table and
 sums up the sales per region in windows of five seconds, exactly once. What it writes is printed as it comes.
-It ends by Ctrl-C, or after a minute (MILLSTREAM_DEMO_SECONDS).
+It ends by Ctrl-C, or a minute (MILLSTREAM_DEMO_SECONDS) after the first results.
 """
 
 from __future__ import annotations
@@ -60,40 +60,43 @@ def write_orders(bootstrap: str, stopping: threading.Event) -> None:
                 producer.send("orders", {"city": city, "cents": dice.randint(100, 20_000)}, key=city.encode())
 
 
-def print_sales(bootstrap: str, console: Console, stopping: threading.Event) -> None:
+def print_sales(bootstrap: str, console: Console, shown: threading.Event, stopping: threading.Event) -> None:
     """Prints each finished window; any Kafka client could do this."""
     with Consumer(bootstrap, offset_reset="earliest", isolation_level="read_committed") as consumer:
         consumer.assign([("sales", 0)])
         while not stopping.is_set():
-            for record in consumer.poll(timeout=0.2):
-                row = json.loads(record.value or b"{}")
+            rows = [json.loads(record.value or b"{}") for record in consumer.poll(timeout=0.2)]
+            for row in sorted(rows, key=lambda row: (row["start"], row["region"])):
                 start = datetime.fromisoformat(row["start"]).astimezone(UTC)
                 sold = f"{row['orders']:6,} orders {row['cents'] / 100:14,.2f}"
                 console.print(f"{start:%H:%M:%S}  {row['region']:8} {sold}")
+                shown.set()
 
 
 def main() -> None:
     console = Console(highlight=False)
-    ends_at = time.monotonic() + SECONDS
     with Broker() as broker, tempfile.TemporaryDirectory(prefix="millstream-demo-") as state:
         for topic in ("orders", "cities", "sales"):
             broker.create_topic(topic, 2 if topic == "orders" else 1)
         console.print(f"A broker on {broker.bootstrap} takes some {ORDERS_PER_SECOND} orders a second.")
-        console.print("Spark starts; then each region's sales, per window of 5 seconds, come here and to:")
+        console.print("Spark starts. Then the sales of each region, every 5 seconds, come here; and by")
         console.print(f"  millstream consume sales -o start -b {broker.bootstrap}")
-        stopping = threading.Event()
+        shown, stopping = threading.Event(), threading.Event()
         threads = [
             threading.Thread(target=write_orders, args=(broker.bootstrap, stopping)),
-            threading.Thread(target=print_sales, args=(broker.bootstrap, console, stopping)),
+            threading.Thread(target=print_sales, args=(broker.bootstrap, console, shown, stopping)),
         ]
-        for thread in threads:
-            thread.start()
         app = App("demo", broker.bootstrap, state=state, master="local[2]")
         app.pipeline(sales)
         try:
             with Running(app, quiet=True) as running:
-                while time.monotonic() < ends_at:
+                for thread in threads:
+                    thread.start()
+                ends_at = None
+                while ends_at is None or time.monotonic() < ends_at:
                     running.watch()
+                    if shown.is_set() and ends_at is None:
+                        ends_at = time.monotonic() + SECONDS
                     time.sleep(0.2)
         except KeyboardInterrupt:
             pass
@@ -102,7 +105,8 @@ def main() -> None:
         finally:
             stopping.set()
             for thread in threads:
-                thread.join()
+                if thread.is_alive():
+                    thread.join()
             app.close()
     console.print("All has stopped. Your own app is ten lines: see docs/streams.md.")
 

@@ -55,8 +55,9 @@ def rows(app: App, store: Store, limit: int) -> list[dict[str, Any]]:
     else:
         reader = reader.option("storeName", store.store)
     with explained(app.folder.log):
-        found = reader.load(store.checkpoint.as_uri()).select("key", "value").limit(limit).toJSON().collect()
-    return [json.loads(str(each)) for each in found]
+        held = reader.load(store.checkpoint.as_uri()).limit(limit)
+        found = held.selectExpr("to_json(struct(key, value)) AS text").collect()
+    return [json.loads(each["text"]) for each in found]
 
 
 def store_of(app: App, operator: int, variable: str | None) -> Store:
