@@ -111,6 +111,7 @@ def test_an_app_on_a_cluster(master: str, tmp_path: Path) -> None:
         ]
         command += ["--master", master, "-b", broker.bootstrap, "--state", str(tmp_path / "state")]
         command += ["--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.executor.memory=512m"]
+        command += ["--conf", "spark.sql.shuffle.partitions=2"]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
         assert ran.returncode == 0, ran.stderr
         read = [sys.executable, "-m", "millstream.cli.main", "consume", "sold", "-o", "start", "--exit"]

@@ -104,7 +104,7 @@ class App:
                 conf=self._conf,
                 log=self.folder.log,
                 has_ui=self._ui,
-                ships=self._ships,
+                ship_from=self.folder.path if self._ships else None,
             )
         return self._spark
 

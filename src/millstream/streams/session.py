@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import tempfile
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -55,7 +54,7 @@ def session_for(
     conf: Mapping[str, str] | None = None,
     log: Path | None = None,
     has_ui: bool = False,
-    ships: bool = False,
+    ship_from: Path | None = None,
 ) -> SparkSession:
     """A session of its own for the app called `name`."""
     try:
@@ -70,9 +69,8 @@ def session_for(
     base = SparkSession.builder.getOrCreate()
     session = base.newSession()
     is_local = str(base.sparkContext.master).startswith("local")
-    if ships and not is_local:
-        with tempfile.TemporaryDirectory(prefix="millstream-package-") as folder:
-            base.sparkContext.addPyFile(str(write_package(Path(folder))))
+    if ship_from is not None and not is_local:
+        base.sparkContext.addPyFile(str(write_package(ship_from)))  # executors fetch it when they need it
     for key, value in SQL.items():
         is_ours = key != "spark.sql.shuffle.partitions" or is_local
         if is_ours and not base.sparkContext.getConf().contains(key):
