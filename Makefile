@@ -18,7 +18,8 @@ $(VENV)/.ready: $(SOURCES)
 system:
 	@.ci/system-packages
 
-demo: setup system
+demo: setup
+	@.ci/system-packages java
 	$(BIN)/python examples/demo.py
 
 JOBS ?= 2

@@ -17,9 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from millstream import Admin, Consumer, Producer
-from millstream.streams import App, StreamsError
+from millstream.streams import App, StreamsError, run
 from millstream.streams.java import check_java
-from millstream.streams.running import Running, run
+from millstream.streams.running import Running
 from millstream.testing import Broker
 
 pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.timeout(400)]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from millstream.streams.deduplication import deduplicate as deduplicate
     from millstream.streams.latest_by_key import latest as latest
     from millstream.streams.problems import StreamsError as StreamsError
+    from millstream.streams.running import run as run
     from millstream.streams.table_join import join_tables as join_tables
     from millstream.streams.table_lookup import join_table as join_table
     from millstream.streams.values import Json as Json
@@ -27,6 +28,7 @@ _MODULES = {
     "join_table": "table_lookup",
     "join_tables": "table_join",
     "latest": "latest_by_key",
+    "run": "running",
 }
 
 __all__ = [*_MODULES]

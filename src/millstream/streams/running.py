@@ -49,6 +49,8 @@ def run(*apps: App, once: bool = False, every: str | None = None, quiet: bool = 
     Each goes on where it was when it last ran under its name. `once` ends when all that is there now has been
     processed. `every` ("10 seconds") sets how often a batch begins; by default, when the last one is done.
     """
+    for app in apps:
+        app.spark  # noqa: B018 - Spark starts, and takes the signals for itself, before we take them
     with ExitStack() as stack:
         stopping = stack.enter_context(_signals())
         running = [stack.enter_context(Running(app, once=once, every=every, quiet=quiet)) for app in apps]

@@ -3,6 +3,7 @@
 NAME/checkpoint-append/   Spark's checkpoint of the query whose rows are final
 NAME/checkpoint-update/   and of the query whose rows replace earlier ones, where there is one
 NAME/start.json           what `latest` was when the app first ran, by subscription and topic
+NAME/millstream.zip       this package, where executors get it from here
 NAME/lock                 locked while an app runs; it holds that program's process id
 NAME/spark.log            what Spark had to say
 """
