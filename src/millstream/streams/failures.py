@@ -69,7 +69,7 @@ def _of_spark(body: str) -> str:
         said = found[1]
     lines = [line.strip() for line in said.splitlines()]
     kept = [line for line in lines if line and not line.startswith(("at ", "+-", "'", ":-", "=="))]
-    return _STATE.sub("", _CLASS.sub("", " ".join(kept[:3]))).strip() or "Spark gave no reason"
+    return _STATE.sub("", _CLASS.sub("", " ".join(kept[:3]))).strip().rstrip(";") or "Spark gave no reason"
 
 
 def _own_frame(body: str) -> str | None:
