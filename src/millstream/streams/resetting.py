@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.streams.sink_reset import reset_sink
+from millstream.streams.update_sink import sink_query
 
 if TYPE_CHECKING:
     from millstream.streams.app import App
@@ -21,8 +22,8 @@ def reset(app: App) -> list[str]:
     said: list[str] = []
     with folder.locked():
         ids = folder.query_ids()
-        for query in ids:
-            state = reset_sink(app.bootstrap, query)
+        for mode, query in ids.items():
+            state = reset_sink(app.bootstrap, sink_query(query, mode))
             if state.last_batch is not None:
                 finished = ", which was finished now" if state.was_finished else ""
                 torn = ", which is torn: some of its rows were lost" if state.is_torn else ""

@@ -103,7 +103,7 @@ class Running:
         if mode == "append":
             writer = writer.format(FORMAT).options(**options)
         else:
-            writer = writer.foreachBatch(MicroBatches(self.app.spark, options))
+            writer = writer.foreachBatch(MicroBatches(options))
         writer = (
             writer.queryName(self.app.name if mode == "append" else f"{self.app.name}-{mode}")
             .outputMode(mode)

@@ -45,10 +45,10 @@ class StateFolder:
     def checkpoints(self) -> list[Path]:
         return sorted(self.path.glob("checkpoint-*"))
 
-    def query_ids(self) -> list[str]:
-        """The ids of the queries that have run here, which the sink knows them by."""
-        found = [path / "metadata" for path in self.checkpoints]
-        return [json.loads(path.read_text())["id"] for path in found if path.exists()]
+    def query_ids(self) -> dict[str, str]:
+        """The ids of the queries that have run here, by their mode."""
+        found = {path.name.removeprefix("checkpoint-"): path / "metadata" for path in self.checkpoints}
+        return {mode: json.loads(path.read_text())["id"] for mode, path in found.items() if path.exists()}
 
     def progress(self, checkpoint: Path) -> tuple[int, list[Any]] | None:
         """The last batch that was planned: its number and where each source ended, as Spark logged it."""
