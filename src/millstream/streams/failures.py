@@ -16,12 +16,24 @@ from pathlib import Path
 from millstream.errors import MillstreamError
 from millstream.streams.problems import StreamsError
 
-_LIBRARIES = ("/pyspark/", "/py4j/", "/pyspark.zip/", "/millstream/streams/", "/lib/python3", "<frozen")
+_LIBRARIES = (
+    *("/pyspark/", "/py4j/", "/pyspark.zip/", "/site-packages/", "/lib/python3", "<frozen"),
+    *("/millstream/streams/", "/millstream/client/", "/millstream/net/", "/millstream.zip/"),
+)
 _CLASS = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
 _STATE = re.compile(r"\s*SQLSTATE: \w+")
 _RAISED = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Interrupt|BadOption|Topic\w*|\w+)): (.*)$")
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+), in (.+)$')
 _MOST = 600
+_PASSES = "Python worker failed to connect back"
+TRIES = 5
+"""How often a query is started again after an error that passes."""
+
+
+def passes(error: object) -> bool:
+    """Whether an error is over when the query starts again from its checkpoint: Spark gives a Python process
+    ten seconds to start, which on a busy machine may be too little."""
+    return _PASSES in str(error)
 
 
 @contextmanager

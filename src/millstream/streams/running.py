@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from millstream.streams.committing import GroupCommitter
-from millstream.streams.failures import explain, explained
+from millstream.streams.failures import TRIES, explain, explained, passes
 from millstream.streams.feeds import FORMAT
 from millstream.streams.outputs import Mode, by_mode
 from millstream.streams.problems import StreamsError
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.2
 LINE_SECONDS = 1.0
-PASSES = "Python worker failed to connect back"
-"""What Spark says when a Python process did not start within ten seconds, as on a busy machine."""
-TRIES = 5
 
 Say = Callable[[str], None]
 
@@ -142,7 +139,7 @@ class Running:
             failed = query.exception()
             if failed is None:
                 continue
-            if PASSES in str(failed) and self._tries_left:
+            if passes(failed) and self._tries_left:
                 self._tries_left -= 1
                 self._say(f"{self.app.name}: Spark had no worker in time; starting again from the checkpoint")
                 self.queries[number] = self._start(mode)

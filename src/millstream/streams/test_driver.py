@@ -24,8 +24,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from pyspark.errors import StreamingQueryException
+
 from millstream.streams.columns import RAW
-from millstream.streams.outputs import by_mode
+from millstream.streams.failures import TRIES, explained, passes
+from millstream.streams.outputs import Mode, by_mode
 from millstream.streams.problems import StreamsError
 
 if TYPE_CHECKING:
@@ -185,11 +188,20 @@ class TestDriver:
 
     def _settle(self) -> None:
         """Wait until all that was piped has been processed, and what that closes has been closed."""
-        from millstream.streams.failures import explained
-
-        for query in self._queries:
+        for number, mode in enumerate(self._frames):
             with explained(self.app.folder.log):
-                query.processAllAvailable()
+                self._settle_one(number, mode)
+
+    def _settle_one(self, number: int, mode: Mode) -> None:
+        for tries_left in range(TRIES, -1, -1):
+            try:
+                self._queries[number].processAllAvailable()
+            except StreamingQueryException as error:
+                if not passes(error) or not tries_left:
+                    raise
+                self._queries[number] = self._begin(mode)
+            else:
+                return
 
     # ---------------------------------------------------------------- running
 
@@ -216,13 +228,17 @@ class TestDriver:
         )
         outputs = self.app.outputs(self)
         self._subscriptions = self.app.last_read
-        for mode, frame in by_mode(outputs).items():
-            self._queries.append(
-                frame.writeStream.foreachBatch(partial(self._take, mode))
-                .outputMode(mode)
-                .option("checkpointLocation", (self._folder / f"checkpoint-{mode}").as_uri())
-                .start()
-            )
+        self._frames = by_mode(outputs)
+        self._queries = [self._begin(mode) for mode in self._frames]
+
+    def _begin(self, mode: Mode) -> StreamingQuery:
+        return (
+            self._frames[mode]
+            .writeStream.foreachBatch(partial(self._take, mode))
+            .outputMode(mode)
+            .option("checkpointLocation", (self._folder / f"checkpoint-{mode}").as_uri())
+            .start()
+        )
 
     def _take(self, mode: str, batch: DataFrame, number: int) -> None:
         if number <= self._done.get(mode, -1):
