@@ -22,7 +22,6 @@ cities = app.table("cli-cities", key="city", value="city STRING, people INT")
 app.to("cli-sold", join_table(orders, cities, on="city"), key="id")
 app.to("cli-counts", orders.groupBy("city").count(), key="city", mode="update")
 app.run()
-raise_if_run_here = 1
 """
 
 
