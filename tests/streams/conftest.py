@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import warnings
 from collections.abc import Iterator
@@ -20,8 +19,6 @@ from millstream.testing import Broker
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Spark in this process's own JVM, on two cores; it ends with the tests."""
-    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
-        pytest.skip("no Java")
     os.environ["PYSPARK_PYTHON"] = sys.executable  # else workers run whatever python3 is on the path
     folder = tmp_path_factory.mktemp("spark")
     with warnings.catch_warnings():

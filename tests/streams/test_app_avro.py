@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 from datetime import UTC, datetime
 
+import fastavro
 import pytest
 
-from millstream.streams import App, StreamsError
+from millstream.streams import App, Avro, StreamsError
 
 pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.timeout(300)]
 
@@ -22,9 +23,6 @@ ROW = {"id": 7, "city": None, "at": datetime(2026, 1, 1, tzinfo=UTC), "lines": [
 
 
 def test_avro_values() -> None:
-    fastavro = pytest.importorskip("fastavro")
-    from millstream.streams import Avro
-
     def encoded(**changed: object) -> bytes:
         to = io.BytesIO()
         fastavro.schemaless_writer(to, fastavro.parse_schema(Avro(SCHEMA).avro), {**ROW, **changed})

@@ -18,7 +18,6 @@ Name = Callable[[str], str]
 pytestmark = [
     pytest.mark.java,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(not spark_connector.is_available(), reason="no Maven to fetch the connector with"),
 ]
 
 
