@@ -18,11 +18,16 @@ from millstream.client.face import LoopThread
 from millstream.protocol.frame import frame_response, read_request_header, read_response
 from millstream.protocol.messages import (
     REQUESTS,
+    FetchResponse,
     FindCoordinatorResponse,
     MetadataResponse,
+    ProduceResponse,
 )
 
 PRODUCE = 0
+REWRITTEN = {PRODUCE: 1 << 20, 1: 4096, 3: 1 << 24, 10: 1 << 20}
+"""Answers that name brokers, by key, and up to which size they are looked into. Produce and Fetch do so with
+errors (KIP-951), and a client that followed them would pass the proxy by."""
 
 
 class Fault(Enum):
@@ -126,8 +131,8 @@ class _Link:
     async def _quietly(self, way: Coroutine[Any, Any, None]) -> None:
         try:
             await way
-        except (OSError, asyncio.IncompleteReadError):
-            pass
+        except (OSError, RuntimeError, asyncio.IncompleteReadError):
+            pass  # uvloop says RuntimeError of a connection that is cut
         finally:
             self.cut()
 
@@ -162,14 +167,20 @@ class _Link:
             await self.client_writer.drain()
 
     def _rewritten(self, key: int, version: int, correlation_id: int, frame: bytes) -> bytes:
-        if key not in (3, 10):
-            return len(frame).to_bytes(4, "big") + frame
+        whole = len(frame).to_bytes(4, "big") + frame
+        if key not in REWRITTEN or len(frame) > REWRITTEN[key]:
+            return whole
         answer = read_response(frame, REQUESTS[key].response, version)
         if isinstance(answer, MetadataResponse):
             for broker in answer.brokers:
                 broker.host, broker.port = "127.0.0.1", self.proxy.own_port
         elif isinstance(answer, FindCoordinatorResponse):
             answer.host, answer.port = "127.0.0.1", self.proxy.own_port
+        elif isinstance(answer, ProduceResponse | FetchResponse):
+            if not answer.node_endpoints:
+                return whole
+            for endpoint in answer.node_endpoints:
+                endpoint.host, endpoint.port = "127.0.0.1", self.proxy.own_port
         return b"".join(bytes(chunk) for chunk in frame_response(correlation_id, answer, version))
 
 
