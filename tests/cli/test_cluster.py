@@ -88,6 +88,7 @@ def test_an_even_cluster_has_nothing_to_plan(millstream: CommandLine, tmp_path: 
     assert "there is no broker 7" in refused.err
     assert millstream.run("reassign", "plan", "--brokers", "one").code == 2
     too_many = millstream.run("reassign", "plan", "--replicas", "2", "--topic", "plan-a")
+    assert "Name more --brokers, or fewer --replicas" in too_many.err
     assert too_many.code == 1
     assert "2 replicas on 1 brokers" in too_many.err
     bad = tmp_path / "plan.json"

@@ -15,7 +15,7 @@ from millstream.cli.session import with_cluster
 from millstream.client.balance import balanced
 from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
-from millstream.errors import MillstreamError
+from millstream.errors import InvalidReplicationFactor, MillstreamError
 from millstream.model import TopicPartition
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -108,7 +108,10 @@ async def make_plan(
         if not patterns or any(fnmatch.fnmatchcase(topic.name, pattern) for pattern in patterns)
     }
     racks = {node.id: node.rack for node in metadata.nodes.values()}
-    moves = balanced(placement, brokers or list(metadata.nodes), racks, factor)
+    try:
+        moves = balanced(placement, brokers or list(metadata.nodes), racks, factor)
+    except InvalidReplicationFactor as error:
+        raise MillstreamError(f"{error.message}. Name more --brokers, or fewer --replicas") from None
     return {partition: (tuple(placement[partition]), replicas) for partition, replicas in moves.items()}
 
 
