@@ -122,14 +122,17 @@ class App:
         return len([each for each in self.checkpoint.glob("commits/*") if each.name.isdecimal()])
 
     def stop_at(self, place: str) -> int | None:
-        """The process that stands at a place; None if the app is over before one comes there."""
+        """The process that stands at a place; None if all is read before one comes there."""
         (self.failpoints / place).touch()
         hit = self.failpoints / f"{place}.hit"
-        until(lambda: (hit.exists() and hit.read_text()) or self.is_over, LONG, f"the app comes to {place}")
-        if not hit.exists():
-            (self.failpoints / place).unlink(missing_ok=True)
-            return None
-        return int(hit.read_text())
+        while True:
+            until(lambda: hit.exists() or self.is_over, LONG, f"the app comes to {place}")
+            if hit.exists():
+                return int(hit.read_text())
+            if self.process is not None and self.process.returncode == 0:
+                (self.failpoints / place).unlink(missing_ok=True)
+                return None
+            self.start()  # it had not noticed yet that something was killed before
 
     def go_on(self) -> None:
         for hit in self.failpoints.glob("*"):
