@@ -44,7 +44,7 @@ def broker() -> Iterator[Broker]:
 
 
 def run(*words: str, cwd: Path | None = None) -> str:
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=200, cwd=cwd)
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=290, cwd=cwd)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -91,7 +91,17 @@ def test_streams_history(broker: Broker, tmp_path: Path) -> None:
 
 @pytest.mark.timeout(300)
 def test_streams_join(tmp_path: Path) -> None:
-    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore::ResourceWarning"]
+    words = [
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-W",
+        "ignore::ResourceWarning",
+        "-o",
+        "timeout=280",
+    ]
     assert "1 passed" in run(*words, str(EXAMPLES / "test_streams_join.py"), cwd=tmp_path)
 
 
