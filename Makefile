@@ -22,7 +22,7 @@ demo: setup
 	@.ci/system-packages java
 	$(BIN)/python examples/demo.py
 
-JOBS ?= 2
+JOBS ?= 3
 test: setup system
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 

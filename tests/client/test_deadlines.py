@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from millstream import AsyncAdmin, AsyncConsumer, AsyncProducer, Closed, TopicPartition
+from millstream.client.producer_identity import HandedOver
 from millstream.client.transactions import OpenTransaction
 from millstream.errors import MillstreamError
 
@@ -62,6 +63,9 @@ ADMIN: dict[str, Callable[[AsyncAdmin], Awaitable[Any]]] = {
     "describe_transaction": lambda it: it.describe_transaction("id", timeout=TIMEOUT),
     "open_transactions": lambda it: it.open_transactions([HERE], timeout=TIMEOUT),
     "hanging_transactions": lambda it: it.hanging_transactions([HERE], timeout=TIMEOUT),
+    "end_transaction": lambda it: it.end_transaction(
+        HandedOver("id", 1, 0, True), is_commit=False, timeout=TIMEOUT
+    ),
     "fence_producer": lambda it: it.fence_producer("id", timeout=TIMEOUT),
     "describe_producers": lambda it: it.describe_producers([HERE], timeout=TIMEOUT),
     "reassign": lambda it: it.reassign({HERE: [1]}, timeout=TIMEOUT),

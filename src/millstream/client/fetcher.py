@@ -307,6 +307,9 @@ class Fetcher:
         if part.preferred_read_replica >= 0:
             state.preferred_replica = part.preferred_read_replica
             state.preferred_until = self._loop.time() + self._options.metadata_max_age_ms / 1000
+            if part.preferred_read_replica not in self._cluster.metadata.nodes:  # it came after we asked
+                self._pause(state)
+                self._mistrust(state.partition.topic)
         if not part.records:
             return
         view = memoryview(part.records)
@@ -353,6 +356,7 @@ class Fetcher:
             self._report(error)
         elif state.preferred_replica >= 0:
             state.preferred_replica = -1  # the leader may have what this replica has not
+            self._pause(state)  # it may send us back at once
         elif state.readers:
             self._pause(state)  # what was read before this offset comes first
         elif self._options.reset_to is None:
