@@ -22,7 +22,7 @@ demo: setup
 	@.ci/system-packages java
 	$(BIN)/python examples/demo.py
 
-JOBS ?= 3
+JOBS ?= 2
 test: setup system
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
