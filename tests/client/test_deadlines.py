@@ -35,9 +35,11 @@ async def silence() -> AsyncIterator[str]:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
         server.close()
+        await asyncio.sleep(0.05)  # connections that came just now are met too
         for writer in writers:
             writer.transport.abort()
         await server.wait_closed()
+        await asyncio.sleep(0)
 
 
 ADMIN: dict[str, Callable[[AsyncAdmin], Awaitable[Any]]] = {
