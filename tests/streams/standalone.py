@@ -6,6 +6,7 @@ Spark speculates only where another host is free, and addresses are hosts to it.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -32,7 +33,10 @@ class StandaloneCluster:
 
     @property
     def master(self) -> str:
-        return f"spark://127.0.0.1:{self._port}"
+        """Where it listens: on another port than it was told to, if somebody has that by now."""
+        started = re.search(r"Starting Spark master at (spark://\S+)", self.log)
+        assert started is not None, "the master has not started"
+        return started[1]
 
     @property
     def log(self) -> str:
