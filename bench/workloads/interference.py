@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable, Mapping
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 from bench.batches import batch, sample_values
@@ -87,11 +88,26 @@ def read_backlog(port: int, topic: str, ends: list[int], results: multiprocessin
     results.put(total / (time.perf_counter() - started) / 1e6)
 
 
+def read_files(folder: Path, mb_a_second: float) -> None:
+    """In a process of its own: read the segments from the device at a rate, without a broker."""
+    started, total = time.perf_counter(), 0
+    buffer = bytearray(1 << 20)
+    for path in sorted(folder.rglob("*.log")):
+        with path.open("rb", buffering=0) as file:
+            while count := file.readinto(buffer):
+                total += count
+                time.sleep(max(0.0, total / 1e6 / mb_a_second - (time.perf_counter() - started)))
+
+
 class ColdBacklog(_Interference):
+    """The floor is the same load while a program that is no broker reads the same files as fast: what of the
+    wait is the machine's."""
+
     name = "cold-backlog"
     title = f"open-loop produce at {RATE}/s while a cold backlog is read by another process"
     metrics = (
         *LATENCY_METRICS,
+        Metric("floor p99_us", "µs", digits=0),
         Metric("backlog MB/s", "MB/s", is_higher_better=True),
         Metric("from device", "x", digits=2),
     )
@@ -113,18 +129,30 @@ class ColdBacklog(_Interference):
                 ends = connection.end_offsets(backlog, partitions)
             context = multiprocessing.get_context("spawn")
             results: multiprocessing.Queue[float] = context.Queue()
-            reader = context.Process(target=read_backlog, args=(broker.port, backlog, ends, results))
             read_before = device_bytes_read(broker.pid)
-            reader.start()
-            try:
-                busy = self._produce(broker, topic, scale.of(LONGEST_SECONDS), lambda: not reader.is_alive())
-                rate = results.get(timeout=5)
-            finally:
-                if reader.is_alive():
-                    reader.kill()
-                reader.join()
+            reader = context.Process(target=read_backlog, args=(broker.port, backlog, ends, results))
+            busy = self._produce_beside(reader, broker, topic, scale)
+            rate = results.get(timeout=5)
             from_device = (device_bytes_read(broker.pid) - read_before) / (scale.backlog_gb * 1e9)
-            return {**_report(calm, busy), "backlog MB/s": rate, "from device": from_device}
+            forget_pages(broker.data)
+            no_broker = context.Process(target=read_files, args=(broker.data, rate))
+            floor = self._produce_beside(no_broker, broker, topic, scale).latencies.summary_us()
+            return {
+                **_report(calm, busy),
+                "floor p99_us": floor["p99_us"],
+                "backlog MB/s": rate,
+                "from device": from_device,
+            }
+
+    def _produce_beside(self, reader: SpawnProcess, broker: Broker, topic: str, scale: Scale) -> Answered:
+        """The load for as long as the reader reads."""
+        reader.start()
+        try:
+            return self._produce(broker, topic, scale.of(LONGEST_SECONDS), lambda: not reader.is_alive())
+        finally:
+            if reader.is_alive():
+                reader.kill()
+            reader.join()
 
 
 class Compaction(_Interference):

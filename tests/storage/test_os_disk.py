@@ -244,6 +244,29 @@ def test_what_was_just_written_is_read_at_once_however_slow_older_parts_are(
     assert bytes(file.pread(3, 3, nowait=True)) == b"new"
 
 
+def test_what_was_just_written_but_is_not_in_memory_any_more_is_left_to_threads_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = OsDisk()
+    disk.open(f"{tmp_path}/f", create=True).append(b"old")
+    file = disk.open(f"{tmp_path}/f")
+    file.append(b"new")
+
+    def refuse(*_: object) -> int:
+        raise BlockingIOError
+
+    monkeypatch.setattr(os, "preadv", refuse)
+    with pytest.raises(BlockingIOError):
+        file.pread(3, 3, nowait=True)
+    monkeypatch.undo()
+    assert bytes(file.pread(3, 0, nowait=True)) == b"old"
+    for _ in range(8):
+        with pytest.raises(BlockingIOError):
+            file.pread(3, 3, nowait=True)
+        assert bytes(file.pread(3, 3)) == b"new"
+    assert bytes(file.pread(3, 3, nowait=True)) == b"new"
+
+
 def test_a_large_buffer_is_used_again_only_when_nobody_looks_at_it(tmp_path: Path) -> None:
     disk = OsDisk()
     file = disk.open(f"{tmp_path}/f", create=True)

@@ -64,6 +64,7 @@ class OsFile:
 
     __slots__ = (
         "_cold_reads",
+        "_cold_tail_reads",
         "_descriptor",
         "_device",
         "_disk",
@@ -81,6 +82,8 @@ class OsFile:
         self._is_used = False
         self._cold_reads = 0
         """How many fast reads are still wanted before it is believed that reads need not wait."""
+        self._cold_tail_reads = 0
+        """The same for what was written last, which others read while somebody reads from the start."""
         self._descriptor: _Descriptor | None = None
         descriptor = disk.descriptor(self, path, _FLAGS | os.O_CREAT if create else _FLAGS)
         status = os.fstat(descriptor.fd)
@@ -103,29 +106,30 @@ class OsFile:
     def pread(self, size: int, offset: int, *, nowait: bool = False) -> memoryview:
         descriptor = self._descriptor or self._reopen()
         self._is_used = True
+        is_tail = offset >= max(self._written_from, self._size - _CACHED_BYTES)
         if nowait and size:
-            is_recent = offset >= max(self._written_from, self._size - _CACHED_BYTES)
             if self._device not in self._disk.devices_without_nowait:
-                if self._cold_reads and not is_recent:
+                if self._cold_tail_reads if is_tail else self._cold_reads:
                     raise BlockingIOError(errno.EAGAIN, "not in memory of late", self._path)
                 try:
-                    return self._read_now(descriptor.fd, size, offset)
+                    return self._read_now(descriptor.fd, size, offset, is_tail)
                 except OSError as error:
                     if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
                         raise
                     self._disk.devices_without_nowait.add(self._device)
-            if not is_recent:
+            if not is_tail:
                 raise BlockingIOError(errno.EAGAIN, "not known to be in memory", self._path)
         started_ns = perf_counter_ns()
         found = os.pread(descriptor.fd, size, offset)
-        if self._cold_reads:
+        cold_reads = self._cold_tail_reads if is_tail else self._cold_reads
+        if cold_reads:
             is_slow = perf_counter_ns() - started_ns > _slow_ns(size)
-            self._cold_reads = _WARMING_READS if is_slow else self._cold_reads - 1
+            self._count_cold(is_tail, _WARMING_READS if is_slow else cold_reads - 1)
         if len(found) == size or not found:
             return memoryview(found)
         return _read_rest(descriptor.fd, found, size, offset)
 
-    def _read_now(self, fd: int, size: int, offset: int) -> memoryview:
+    def _read_now(self, fd: int, size: int, offset: int, is_tail: bool) -> memoryview:
         """What is in memory. The system may read on from the device meanwhile; then the next reads had
         better be made by a thread."""
         buffer = self._disk.buffer(size)
@@ -133,11 +137,17 @@ class OsFile:
         try:
             count = os.preadv(fd, [buffer], offset, _NOWAIT)
         except BlockingIOError:
-            self._cold_reads = _WARMING_READS
+            self._count_cold(is_tail, _WARMING_READS)
             raise
         if perf_counter_ns() - started_ns > _slow_ns(size):
-            self._cold_reads = _WARMING_READS
+            self._count_cold(is_tail, _WARMING_READS)
         return buffer[:count]
+
+    def _count_cold(self, is_tail: bool, reads: int) -> None:
+        if is_tail:
+            self._cold_tail_reads = reads
+        else:
+            self._cold_reads = reads
 
     def pwrite(self, data: Buffer, offset: int) -> None:
         descriptor = self._descriptor or self._reopen()
