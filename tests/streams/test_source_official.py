@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from bench.spark import connector
 from pyspark.sql import SparkSession
 
-from bench import spark_connector
 from millstream.client.producer_blocking import Producer
 from millstream.testing import Broker
 from tests.streams.reading import QUERY_S, frame, numbers_of, options_for, send
@@ -24,7 +24,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def official(spark: SparkSession) -> SparkSession:
     """The session, able to `format("kafka")`."""
-    for jar in spark_connector.jars():
+    for jar in connector.jars():
         spark.sql(f"ADD JAR '{jar}'")
     return spark
 
