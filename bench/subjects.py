@@ -83,6 +83,8 @@ class MillstreamBroker:
         if self.process is not None:
             raise RuntimeError("Millstream is running already")
         path = os.pathsep.join(filter(None, [str(REPOSITORY / "src"), os.environ.get("PYTHONPATH", "")]))
+        environment = {**os.environ, "PYTHONPATH": path}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed has its bytecode
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command(),
@@ -90,7 +92,7 @@ class MillstreamBroker:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={**os.environ, "PYTHONPATH": path},
+                env=environment,
             )
         return self.process
 

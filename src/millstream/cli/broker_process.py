@@ -37,7 +37,7 @@ def run_broker(
     lies in the broker's folder.
     """
     from millstream.cli.cluster_layout import write_pid
-    from millstream.cli.session import loop_factory
+    from millstream.net.event_loop import loop_factory
 
     _keep_freed_memory()
     _open_many_files()

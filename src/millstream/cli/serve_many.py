@@ -86,7 +86,7 @@ class _Child:
 def serve_many(configs: Sequence[BrokerConfig], serve: Serve, folder: str) -> int:
     """Run the brokers until all have ended; 0 if each ended well."""
     import millstream.broker.server  # noqa: F401  (what follows forks)
-    from millstream.cli.session import loop_factory
+    from millstream.net.event_loop import loop_factory
 
     loop_factory()
     gc.collect()

@@ -12,6 +12,7 @@ from millstream.client.admin import AsyncAdmin
 from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
 from millstream.errors import MillstreamError
+from millstream.net.event_loop import loop_factory
 
 T = TypeVar("T")
 
@@ -23,16 +24,6 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     """Run `main` to its end on an event loop of its own; Ctrl-C cancels it and is raised again."""
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(main)
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, or the standard one where uvloop does not exist."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
 
 
 def with_cluster(bootstrap: str, timeout_ms: float, work: Callable[[Cluster, Deadline], Awaitable[T]]) -> T:

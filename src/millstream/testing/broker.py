@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
@@ -192,8 +192,10 @@ class Broker:
     # ---------------------------------------------------------------- the thread
 
     def _run(self, started: Future[int]) -> None:
+        from millstream.net.event_loop import loop_factory
+
         try:
-            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            with asyncio.Runner(loop_factory=loop_factory()) as runner:
                 runner.run(self._main(started))
         except BaseException as error:
             if started.done():
@@ -219,12 +221,3 @@ class Broker:
             await self._stop.wait()
         finally:
             await server.stop()
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
