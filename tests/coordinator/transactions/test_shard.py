@@ -382,6 +382,62 @@ def test_an_end_gives_another_id_when_the_epochs_are_used_up(host: Host, is_comm
         host.end("x", last, is_commit=is_commit)
 
 
+@pytest.mark.parametrize("is_reloaded", [True, False])
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_a_producer_that_goes_on_with_its_new_id_waits_for_the_markers(
+    host: Host, is_commit: bool, is_reloaded: bool
+) -> None:
+    """It was told its new id before the end was complete: it has to try again, and is not shut out."""
+    last = at_epoch(host, MAX_EPOCH - 1)
+    host.add("x", last, A)
+    following = host.end("x", last, is_commit=is_commit)
+    if is_reloaded:
+        host.reload()
+    with pytest.raises(ConcurrentTransactions):
+        host.add("x", following, A)
+    with pytest.raises(ConcurrentTransactions):
+        host.shard.verify_partition("x", following, A)
+    with pytest.raises(ConcurrentTransactions):
+        host.end("x", following, is_commit=False)
+    with pytest.raises(ConcurrentTransactions):
+        host.init("x", expected=following)
+    with pytest.raises(InvalidProducerIdMapping):
+        host.add("x", Producer(following.producer_id, 1), A)
+    host.complete("x")
+    host.add("x", following, A)
+    assert host.end("x", following, is_commit=True) == (following.producer_id, 1)
+
+
+def test_only_an_end_that_raised_the_epoch_is_repeated_with_the_one_before(host: Host) -> None:
+    """A producer that was fenced by one of the old protocol must not get the identity of that one."""
+    fenced = host.new("x")
+    newer = host.new("x")
+    assert newer.epoch == fenced.epoch + 1
+    host.add("x", newer, A, version=OLD)
+    host.end("x", newer, is_commit=False, version=OLD)
+    with pytest.raises(ProducerFenced):
+        host.end("x", fenced, is_commit=False)
+    host.complete("x")
+    with pytest.raises(ProducerFenced):
+        host.end("x", fenced, is_commit=False)
+    with pytest.raises(ProducerFenced):
+        host.init("x", expected=fenced)
+
+
+@pytest.mark.parametrize("epoch", [5, MAX_EPOCH - 1])
+def test_a_producer_that_did_not_hear_of_its_end_can_ask_for_its_epoch(host: Host, epoch: int) -> None:
+    last = at_epoch(host, epoch)
+    host.add("x", last, A)
+    following = host.end("x", last, is_commit=True)
+    with pytest.raises(ConcurrentTransactions):
+        host.init("x", expected=last)
+    host.complete("x")
+    assert host.init("x", expected=last) == following
+    host.add("x", following, A)
+    with pytest.raises(ProducerFenced):
+        host.init("x", expected=last)
+
+
 @pytest.mark.parametrize("epoch", [MAX_EPOCH - 3, MAX_EPOCH - 2, MAX_EPOCH - 1])
 def test_fencing_at_the_end_of_the_epochs(host: Host, epoch: int) -> None:
     last = at_epoch(host, epoch)

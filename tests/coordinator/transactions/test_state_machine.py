@@ -56,6 +56,8 @@ class Client:
     sequences: dict[TopicPartition, int] = field(default_factory=dict)
     unanswered: bool | None = None
     """The end it asked for last, if it does not know the answer."""
+    is_behind: bool = False
+    """Whether it was given another identity and did not hear of it."""
 
     @property
     def key(self) -> tuple[int, int]:
@@ -65,6 +67,7 @@ class Client:
     def go_on(self, identity: Producer) -> None:
         if identity != self.identity:
             self.sequences = {}
+            self.is_behind = False
         self.identity = identity
         self.transaction += 1
         self.added = set()
@@ -134,7 +137,10 @@ class Transactions(RuleBasedStateMachine):
             return
         try:
             identity = self.host.init(client.transactional_id, TIMEOUT_MS, client.identity)
-        except (ConcurrentTransactions, ProducerFenced, CoordinatorNotAvailable):
+        except (ConcurrentTransactions, CoordinatorNotAvailable):
+            return
+        except ProducerFenced:
+            self._check_shut_out(client)
             return
         assert (client.transactional_id, client.identity) not in self.fenced
         if identity is None:
@@ -144,6 +150,12 @@ class Transactions(RuleBasedStateMachine):
             self._give(client.transactional_id, identity)
         if is_heard:
             client.go_on(identity)
+        elif identity != client.identity:
+            client.is_behind = True
+
+    def _check_shut_out(self, client: Client) -> None:
+        """Nobody is shut out but who was fenced, or did not hear that it is somebody else by now."""
+        assert client.is_behind or (client.transactional_id, client.identity) in self.fenced
 
     # They write
 
@@ -177,14 +189,10 @@ class Transactions(RuleBasedStateMachine):
                 *identity
             )
             partition.write(identity, client.sequences.get(name, 0), client.key)
-        except (
-            ConcurrentTransactions,
-            CoordinatorNotAvailable,
-            InvalidProducerEpoch,
-            InvalidProducerIdMapping,
-            ProducerFenced,
-            TransactionAbortable,
-        ):
+        except (ConcurrentTransactions, CoordinatorNotAvailable, TransactionAbortable):
+            return
+        except (InvalidProducerEpoch, InvalidProducerIdMapping, ProducerFenced):
+            self._check_shut_out(client)
             return
         except OutOfOrderSequenceNumber:
             # Only one who lost an answer can be out of step.
@@ -207,7 +215,9 @@ class Transactions(RuleBasedStateMachine):
             )
         except (ConcurrentTransactions, CoordinatorNotAvailable):
             return
-        except (InvalidTxnState, InvalidProducerIdMapping, ProducerFenced):
+        except (InvalidTxnState, InvalidProducerIdMapping, ProducerFenced) as error:
+            if not isinstance(error, InvalidTxnState):
+                self._check_shut_out(client)
             if client.unanswered is None and is_commit:
                 self.not_committed.add(client.key)
             client.go_on(client.identity)
@@ -218,6 +228,7 @@ class Transactions(RuleBasedStateMachine):
             self._give(client.transactional_id, following)
         if not is_heard:
             client.unanswered = is_commit
+            client.is_behind = client.is_behind or following != client.identity
             return
         self.outcomes[client.key] = is_commit
         client.go_on(following)

@@ -119,7 +119,7 @@ class TransactionShard:
 
     def _check_expected(self, found: Transaction, expected: Producer) -> None:
         """Raise ProducerFenced unless nobody came since the producer got its epoch, or it asks again."""
-        if expected == (found.producer_id, found.epoch):
+        if expected == (found.producer_id, found.epoch) or _awaits_its_new_id(found, expected):
             return
         bump = self._bumps.get(found.transactional_id)
         is_repeated = (
@@ -131,7 +131,7 @@ class TransactionShard:
                 or (expected.producer_id == found.previous_producer_id and is_exhausted(expected.epoch))
             )
         )
-        if not is_repeated:
+        if not is_repeated and not _repeats_its_end(found, expected):
             raise ProducerFenced
 
     def _begin(self, begun: Transaction, before: int, *, is_expected: bool) -> Result[Producer | None]:
@@ -161,7 +161,11 @@ class TransactionShard:
     def _owned(self, transactional_id: str, producer: Producer) -> Transaction:
         """A transactional id, if the producer has it and no end is under way."""
         found = self._transactions.get(transactional_id)
-        if found is None or found.producer_id != producer.producer_id:
+        if found is None:
+            raise InvalidProducerIdMapping
+        if _awaits_its_new_id(found, producer):
+            raise ConcurrentTransactions
+        if found.producer_id != producer.producer_id:
             raise InvalidProducerIdMapping
         if found.epoch != producer.epoch:
             raise ProducerFenced
@@ -202,6 +206,8 @@ class TransactionShard:
         self, found: Transaction, producer: Producer, is_commit: bool, new_producer_id: int | None
     ) -> Result[Producer]:
         """As `end`, for clients that get another epoch with each end, and repeat themselves with the old."""
+        if _awaits_its_new_id(found, producer):
+            raise ConcurrentTransactions
         is_repeated = _repeats_its_end(found, producer)
         if found.producer_id != producer.producer_id and not is_repeated:
             raise InvalidProducerIdMapping
@@ -291,8 +297,22 @@ def _needed(new_producer_id: int | None) -> int:
     return new_producer_id
 
 
+def _awaits_its_new_id(found: Transaction, producer: Producer) -> bool:
+    """Whether the producer goes on with the id that its last end gave it, before that is complete."""
+    return (
+        found.is_prepared
+        and found.next_producer_id != NO_PRODUCER_ID
+        and producer == (found.next_producer_id, 0)
+    )
+
+
 def _repeats_its_end(found: Transaction, producer: Producer) -> bool:
-    """Whether the producer may be asking again for the end that gave it its present epoch, or id."""
+    """Whether the producer may be asking again for the end that gave it its present epoch, or id.
+
+    An end that raised no epoch gave it none: there the epoch before is that of somebody who was fenced.
+    """
+    if found.version < BUMPING:
+        return False
     if producer.producer_id == found.producer_id:
         was_fenced = found.is_complete and found.epoch == MAX_EPOCH
         return (
