@@ -147,6 +147,8 @@ class TransactionMarkers:
         ending = _Ending(transactional_id)
         pause_seconds = FIRST_RETRY_SECONDS
         shard = self._broker.transactions.shard(index)
+        if shard is None:
+            return  # it has moved already
         while True:
             try:
                 if await self._go_on(index, ending):

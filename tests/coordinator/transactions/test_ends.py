@@ -331,6 +331,22 @@ def test_a_partition_that_cannot_be_written_to_is_tried_again(
     run(test())
 
 
+def test_a_coordinator_that_moves_right_after_the_decision_leaves_the_end_to_the_next(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as case:
+            await case.init()
+            await case.send(b"x")
+            partition, markers = case.coordinator, case.broker.transaction_markers
+            await case.end()
+            case.broker.coordinators.resign(partition)
+            await until(lambda: not markers._tasks)
+            assert case.log() == [b"x"]
+            case.broker.coordinators.lead(partition)
+            await until(lambda: case.log() == [b"x", True])
+
+    run(test())
+
+
 @pytest.mark.parametrize("error", [KafkaStorageError, NotLeaderOrFollower])
 def test_an_end_that_the_coordinators_log_refuses_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[KafkaError]
