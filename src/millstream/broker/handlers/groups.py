@@ -14,11 +14,13 @@ from millstream.coordinator.groups.member import Client
 from millstream.coordinator.groups.shard import GroupShard
 from millstream.coordinator.shard import Result
 from millstream.errors import (
+    CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
     GroupIdNotFound,
     InconsistentGroupProtocol,
     InvalidGroupId,
     KafkaError,
+    RebalanceInProgress,
     RecordListTooLarge,
     UnknownServerError,
 )
@@ -75,12 +77,17 @@ async def join_group(ctx: Context, req: JoinGroupRequest) -> JoinGroupResponse:
 async def sync_group(ctx: Context, req: SyncGroupRequest) -> SyncGroupResponse:
     """v3 static members (KIP-345); v4 flexible; v5 the protocol's type and name, which must be given then
     (KIP-559).
+
+    While the group is being loaded its members are told to join again, for the rebalance that they are in
+    does not come back. Clients do not expect to hear of the loading here, and give up.
     """
     if ctx.version >= 5 and None in (req.protocol_type, req.protocol_name):
         raise InconsistentGroupProtocol
     index = group_index(ctx, req.group_id)
     try:
         return await ctx.broker.groups.write(index, lambda shard: shard.sync(req))
+    except CoordinatorLoadInProgress:
+        return SyncGroupResponse(error_code=RebalanceInProgress.code, assignment=b"")
     except KafkaError as error:
         return SyncGroupResponse(error_code=_code(error), assignment=b"")
 
@@ -92,9 +99,16 @@ def _code(error: KafkaError) -> int:
 
 @handles(HeartbeatRequest)
 def heartbeat(ctx: Context, req: HeartbeatRequest) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
-    """v3 static members (KIP-345); v4 flexible."""
+    """v3 static members (KIP-345); v4 flexible.
+
+    While the group is being loaded nobody can say more than that the heartbeat came. Clients do not expect
+    to hear of the loading here, and some give up.
+    """
     index = group_index(ctx, req.group_id)
-    return ctx.broker.groups.write_now(index, lambda shard: shard.heartbeat(req))
+    try:
+        return ctx.broker.groups.write_now(index, lambda shard: shard.heartbeat(req))
+    except CoordinatorLoadInProgress:
+        return HeartbeatResponse()
 
 
 @handles(LeaveGroupRequest)

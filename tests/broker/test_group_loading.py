@@ -1,0 +1,126 @@
+"""What members of a group are told while their coordinator is being loaded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+
+from millstream.broker.coordinators import GROUPS_TOPIC
+from millstream.broker.handlers import groups
+from millstream.broker.internal_log import PartitionLog
+from millstream.broker.router import Context
+from millstream.broker.server import Broker
+from millstream.config.broker import BrokerConfig
+from millstream.controller.topics import NewTopic
+from millstream.coordinator.internal_log import LoadedBatch
+from millstream.errors import CoordinatorLoadInProgress, RebalanceInProgress
+from millstream.protocol.messages import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
+
+T = TypeVar("T")
+
+PATIENCE_S = 20.0
+
+
+async def until(claim: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not claim():
+            await asyncio.sleep(0.005)
+
+
+async def answer(given: T | Awaitable[T]) -> T:
+    return await given if isinstance(given, Awaitable) else given
+
+
+@asynccontextmanager
+async def running(folder: Path) -> AsyncIterator[Broker]:
+    config = {
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "log.dirs": str(folder),
+        "offsets.topic.num.partitions": "1",
+        "group.initial.rebalance.delay.ms": "0",
+        "group.min.session.timeout.ms": "100",
+    }
+    async with Broker(BrokerConfig(config)) as broker:
+        await broker.controller.create_topic(NewTopic("t", 1, 1))
+        await broker.coordinators.topic(GROUPS_TOPIC)
+        await until(lambda: broker.groups.is_active(0))
+        yield broker
+
+
+@asynccontextmanager
+async def loading(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """Within this the groups' only partition is being loaded, as after a move."""
+    may_read = asyncio.Event()
+    read = PartitionLog.read
+
+    async def held(self: PartitionLog, offset: int) -> tuple[list[LoadedBatch], int]:
+        await may_read.wait()
+        return await read(self, offset)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PartitionLog, "read", held)
+        partition = broker.replicas.leader(GROUPS_TOPIC, 0)
+        broker.coordinators.resign(partition)
+        broker.coordinators.lead(partition)
+        yield
+        assert not broker.groups.is_active(0)
+        may_read.set()
+        await until(lambda: broker.groups.is_active(0))
+
+
+def test_nobody_is_told_of_the_loading_who_does_not_expect_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as broker:
+
+            class Peer:
+                peer = "127.0.0.1"
+
+            ctx = Context(broker, Peer(), "PLAINTEXT", 4, "client")  # type: ignore[arg-type]
+            beat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+            sync = SyncGroupRequest(group_id="g", generation_id=1, member_id="m", assignments=[])
+            join = JoinGroupRequest(
+                group_id="g", session_timeout_ms=6000, member_id="m", protocol_type="consumer", protocols=[]
+            )
+            async with loading(broker, monkeypatch):
+                assert (await answer(groups.heartbeat(ctx, beat))).error_code == 0
+                assert (await groups.sync_group(ctx, sync)).error_code == RebalanceInProgress.code
+                assert (await groups.join_group(ctx, join)).error_code == CoordinatorLoadInProgress.code
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_a_member_goes_on_when_its_coordinator_was_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """aiokafka's consumers give up when a heartbeat's answer speaks of loading."""
+
+    async def main() -> None:
+        async with running(tmp_path) as broker:
+            bootstrap = f"127.0.0.1:{broker.port}"
+            consumer = AIOKafkaConsumer(
+                "t",
+                bootstrap_servers=bootstrap,
+                group_id="g",
+                auto_offset_reset="earliest",
+                heartbeat_interval_ms=20,
+            )
+            async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer, consumer:
+                await producer.send_and_wait("t", b"before")
+                assert (await asyncio.wait_for(consumer.getone(), PATIENCE_S)).value == b"before"
+                async with loading(broker, monkeypatch):
+                    beats = broker.metrics.request_seconds.labels("Heartbeat")
+                    count = beats.count
+                    await until(lambda: beats.count > count + 2)
+                await producer.send_and_wait("t", b"after")
+                assert (await asyncio.wait_for(consumer.getone(), PATIENCE_S)).value == b"after"
+                await consumer.commit()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
