@@ -49,7 +49,7 @@ from tests.wire import (
     values,
 )
 
-UNKNOWN_TOPIC, INVALID_TOPIC, INVALID_REQUEST, OUT_OF_ORDER = 3, 17, 42, 45
+UNKNOWN_TOPIC, INVALID_TOPIC, INVALID_GROUP, INVALID_REQUEST, OUT_OF_ORDER = 3, 17, 24, 42, 45
 INVALID_EPOCH, INVALID_TXN_STATE, INVALID_MAPPING, INVALID_TIMEOUT = 47, 48, 49, 50
 NOT_AUTHORIZED, NOT_ATTEMPTED, FENCED, UNSTABLE, NO_SUCH_ID, ABORTABLE = 53, 55, 90, 88, 105, 120
 INVALID_PATTERN = 128
@@ -389,6 +389,15 @@ def test_ids_and_time_outs_that_are_refused(wire: Wire, topic: str, new_name: Na
     late = TransactionalProducer(wire, new_name("id"), topic)
     assert late.init(timeout_ms=900_001).error_code == INVALID_TIMEOUT
     assert late.init(timeout_ms=0).error_code == INVALID_TIMEOUT
+
+
+def test_names_that_are_empty(producer: TransactionalProducer) -> None:
+    """There are coordinators of them, and they may be part of a transaction; no more than that is refused."""
+    find_coordinator(producer.wire, "", 1)
+    find_coordinator(producer.wire, "", 0)
+    assert producer.add_offsets("") == 0
+    assert producer.commit_offset("", 3) == INVALID_GROUP
+    producer.abort(OLD_END)
 
 
 def test_a_plain_batch_within_an_open_transaction(producer: TransactionalProducer) -> None:

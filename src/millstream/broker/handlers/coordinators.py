@@ -49,8 +49,6 @@ async def _find(ctx: Context, key_type: int, key: str) -> tuple[int, Endpoint]:
         raise InvalidRequest(
             f"there are no coordinators of type {key_type}: 0 is for groups, 1 for transactions"
         )
-    if key_type == TRANSACTION and not key:
-        raise InvalidRequest("a transactional id must not be empty")
     broker = ctx.broker
     topic = await broker.coordinators.topic(name)
     state = topic.partitions[broker.coordinators.partition_of(name, key)]

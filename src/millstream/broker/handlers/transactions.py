@@ -14,7 +14,6 @@ from millstream.coordinator.shard import Producer, Result
 from millstream.coordinator.transactions.shard import ProducerIdNeeded, TransactionShard
 from millstream.coordinator.transactions.transaction import BUMPING, OLD
 from millstream.errors import (
-    InvalidGroupId,
     InvalidProducerEpoch,
     InvalidRequest,
     KafkaError,
@@ -214,8 +213,6 @@ def _results(topics: Topics, codes: Codes) -> list[TopicResult]:
 async def add_offsets_to_txn(ctx: Context, req: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
     """v2 PRODUCER_FENCED; v3 flexible; v4 TRANSACTION_ABORTABLE. The group's offsets join the transaction."""
     try:
-        if not req.group_id:
-            raise InvalidGroupId
         await ctx.broker.coordinators.topic(GROUPS_TOPIC)
         group = TopicPartition(GROUPS_TOPIC, ctx.broker.coordinators.partition_of(GROUPS_TOPIC, req.group_id))
         producer = Producer(req.producer_id, req.producer_epoch)
