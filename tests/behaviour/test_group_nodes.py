@@ -60,14 +60,14 @@ class Shown:
         if await self.registry.exists("/consumers") is None:
             await self.registry.create("/consumers")
 
-    def enter(self, group: str, topic: str, partition: int) -> str:
-        """A group of one that reads one partition; the member's id."""
+    def enter(self, group: str, topic: str, *partitions: int) -> str:
+        """A group of one that reads these partitions; the member's id."""
         subscribed = b"\x00\x00" + ConsumerProtocolSubscription(topics=[topic]).encode(0)
         member_id, join = self.host.enter(group, protocols={"range": subscribed})
         self.host.run_timers()
         assigned = ConsumerProtocolAssignment(
             assigned_partitions=[
-                ConsumerProtocolAssignment.TopicPartition(topic=topic, partitions=[partition])
+                ConsumerProtocolAssignment.TopicPartition(topic=topic, partitions=list(partitions))
             ]
         )
         generation = join.result().generation_id
@@ -156,6 +156,38 @@ def test_what_is_too_large_for_the_registry_is_written_in_parts() -> None:
         for _ in range(30):
             await shown.nodes.show()
         assert len(await tree(shown.registry)) == 300
+
+    run(story())
+
+
+def test_a_group_that_is_too_large_for_the_registry_is_written_in_parts_and_holds_nobody_up() -> None:
+    async def story() -> None:
+        shown = Shown(MemoryTree())
+        await shown.start()
+        original = shown.registry.multi
+
+        async def limited(operations: Any) -> list[int]:
+            if len(operations) > 40:
+                raise TooLarge("too much at once")
+            return await original(operations)
+
+        shown.registry.multi = limited  # type: ignore[method-assign]
+        member = shown.enter("large", "orders", *range(300))
+        for _ in range(8):  # until it is known how much the registry takes
+            await shown.nodes.show()
+        small = shown.enter("small", "orders", 7)
+        for number in range(200):
+            shown.commit("other", Place("orders", number), 5)
+        for _ in range(60):
+            await shown.nodes.show()
+        found = await tree(shown.registry)
+        assert all(found[f"/consumers/large/owners/orders/{n}"] == member.encode() for n in range(300))
+        assert found["/consumers/small/owners/orders/7"] == small.encode()
+        assert found["/consumers/other/offsets/orders/199"] == b"5"
+        shown.host.leave("large", (member, None))
+        for _ in range(60):
+            await shown.nodes.show()
+        assert not any(path.startswith("/consumers/large/") for path in await tree(shown.registry))
 
     run(story())
 

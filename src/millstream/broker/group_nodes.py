@@ -13,6 +13,7 @@ signs (`escape`).
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
@@ -121,16 +122,16 @@ class GroupNodes(Watcher):
         self._meet_new_session()
         if not self._groups and not self._offsets:
             return
-        groups = _take(self._groups, max(self._max_nodes // 4, 1))
-        offsets = _take(self._offsets, max(self._max_nodes - len(groups), 0))
+        wanted, count = await self._take_groups(max(self._max_nodes // 2, 1))
+        offsets = _take(self._offsets, max(self._max_nodes - count, 1))
         try:
-            await self._write(groups, offsets)
+            await self._write(wanted, offsets)
             self._max_nodes = min(self._max_nodes * 2, MAX_NODES)
         except RegistryError as error:
             if isinstance(error, TooLarge):
                 self._max_nodes = max(self._max_nodes // 2, 1)
             log.info("groups are not shown in the registry yet: %s", error)
-            self._groups.update(dict.fromkeys(groups))
+            self._groups.update(dict.fromkeys(wanted))
             self._offsets.update(dict.fromkeys(offsets))
             self._folders.clear()
 
@@ -142,16 +143,54 @@ class GroupNodes(Watcher):
             self._mine.clear()
             self._folders.clear()
 
-    async def _write(self, groups: Iterable[str], offsets: Iterable[tuple[bytes, bytes]]) -> None:
+    async def _take_groups(self, max_nodes: int) -> tuple[dict[str, dict[str, bytes]], int]:
+        """What groups that changed should show, and about how many nodes that changes; the rest has to wait.
+
+        A group that is too large is taken alone, and in parts. All else has its turn between two groups:
+        there may be thousands, with many members each.
+        """
+        wanted: dict[str, dict[str, bytes]] = {}
+        room = max_nodes
+        for group_id in list(self._groups):
+            nodes = self._wanted(group_id)
+            changes = self._changes(group_id, nodes)
+            if len(changes) > room and wanted:
+                break
+            del self._groups[group_id]
+            if len(changes) > room:
+                changes = changes[:room]
+                nodes = self._with_some(group_id, nodes, changes)
+                self._groups[group_id] = None
+            wanted[group_id] = nodes
+            room -= len(changes) + 1
+            if room <= 0:
+                break
+            await asyncio.sleep(0)
+        return wanted, max_nodes - room
+
+    def _changes(self, group_id: str, nodes: Mapping[str, bytes]) -> list[str]:
+        """The paths of what a group shows otherwise than it should."""
+        paths = {**self._mine.get(group_id, {}), **nodes}
+        return [path for path in paths if self._content_of(group_id, path) != nodes.get(path)]
+
+    def _with_some(
+        self, group_id: str, nodes: Mapping[str, bytes], changes: Iterable[str]
+    ) -> dict[str, bytes]:
+        """What a group shows with some of the changes made that it needs."""
+        shown = {path: each.content for path, each in self._mine.get(group_id, {}).items()}
+        for path in changes:
+            if path in nodes:
+                shown[path] = nodes[path]
+            else:
+                del shown[path]
+        return shown
+
+    async def _write(
+        self, wanted: Mapping[str, Mapping[str, bytes]], offsets: Iterable[tuple[bytes, bytes]]
+    ) -> None:
         session_id = self._session_id
-        wanted = {group_id: self._wanted(group_id) for group_id in groups}
         positions = self._positions(offsets)
-        changed = [
-            path
-            for group_id, nodes in wanted.items()
-            for path in {**nodes, **self._mine.get(group_id, {})}
-            if self._content_of(group_id, path) != nodes.get(path)
-        ]
+        changed = [path for group_id, nodes in wanted.items() for path in self._changes(group_id, nodes)]
         folders = list(
             dict.fromkeys(
                 above
