@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
@@ -25,7 +26,7 @@ from millstream.coordinator.shard import Result
 from millstream.errors import CoordinatorLoadInProgress
 from millstream.model import TopicPartition
 
-COMMITS = 150_000
+COMMITS = int(os.environ.get("MILLSTREAM_LOAD_COMMITS", "150000"))
 AT_ONCE = 500
 """How many commits a request has: filling the log is not what is measured."""
 MAX_SECONDS_PER_MILLION = 5.0

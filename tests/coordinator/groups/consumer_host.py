@@ -102,6 +102,7 @@ class ConsumerHost(Host):
         self.run_timers()
         found = {regex: self.topics.matched(regex) for regex in self.shard.consumer.regexes}
         self.apply(self.shard.regexes_matched(found))
+        self.run_timers()
 
     def beat(
         self, request: ConsumerGroupHeartbeatRequest, version: int = 1, client_id: str = "client"
@@ -359,7 +360,7 @@ class ClassicConsumer:
             self.generation = -1
             if code == 25:
                 self.member_id = ""
-        if code in (25, 22, 27):
+        if code in (14, 25, 22, 27):
             self.join()
         return code
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from millstream.coordinator.groups.consumer_group import ConsumerState
-from millstream.coordinator.groups.consumer_member import MemberState
+from millstream.coordinator.groups.consumer_entries import member_entry
+from millstream.coordinator.groups.consumer_group import ConsumerGroup, ConsumerState
+from millstream.coordinator.groups.consumer_member import ConsumerMember, MemberState
+from millstream.coordinator.shard import Result
 from millstream.errors import NotCoordinator
 from millstream.protocol.messages import ConsumerGroupHeartbeatRequest
 from tests.coordinator.groups.consumer_host import (
@@ -59,6 +63,25 @@ def test_a_second_member_waits_until_the_first_has_given_up() -> None:
     assert b.reads | a.reads == all_of("t", 4)
     assert len(a.reads) == len(b.reads) == 2
     assert host.group().state is ConsumerState.STABLE
+
+
+def test_a_member_may_name_a_topic_that_it_owns_twice() -> None:
+    host = ConsumerHost(t=4)
+    a, b = Consumer(host, "a", "t"), Consumer(host, "b", "t")
+    a.step()
+    b.step()
+    a.beat()
+    owned = [
+        ConsumerGroupHeartbeatRequest.TopicPartitions(
+            topic_id=host.topics.known["t"].topic_id, partitions=[number for _, number in numbers]
+        )
+        for numbers in (a.owned - a.told, a.told)
+    ]
+    request = ConsumerGroupHeartbeatRequest(
+        group_id="g", member_id="a", member_epoch=1, topic_partitions=owned
+    )
+    assert host.beat(request).member_epoch == 1
+    assert host.group().members["a"].state is MemberState.UNREVOKED_PARTITIONS
 
 
 def test_a_member_that_leaves_is_inherited() -> None:
@@ -228,6 +251,33 @@ def test_members_choose_the_assignor(assignor: str, expected: set[int]) -> None:
     settle(a, b)
     assert {number for _, number in a.reads} == expected
     assert host.shard.consumer.assignor_of(host.group()) == assignor
+
+
+def test_the_state_can_be_asked_for_while_members_go() -> None:
+    """Metrics are read in a thread of their own."""
+    group = ConsumerGroup("g")
+
+    class Leaving(ConsumerMember):
+        def is_reconciled_to(self, epoch: int) -> bool:
+            group.remove_member("b")
+            return True
+
+    for member in (Leaving("a"), ConsumerMember("b")):
+        group.put_member(member)
+    assert group.state is ConsumerState.STABLE
+
+
+def test_an_assignor_that_only_the_log_knows() -> None:
+    """Another broker, with assignors of its own, may have written it."""
+    host = ConsumerHost(t=4)
+    a = Consumer(host, "a", "t")
+    settle(a)
+    wish = replace(host.group().members["a"], assignor="org.example.Assignor")
+    host.apply(Result(None, [member_entry("g", wish)]))
+    host.put_topic("t", 6)
+    settle(a)
+    assert a.reads == all_of("t", 6)
+    assert host.shard.consumer.assignor_of(host.group()) == "uniform"
 
 
 # Static members

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from millstream.coordinator.groups import joining
+from millstream.coordinator.groups.member import Client
 from millstream.errors import (
     GroupMaxSizeReached,
     InconsistentGroupProtocol,
@@ -15,7 +16,8 @@ from millstream.errors import (
     MemberIdRequired,
     UnknownMemberId,
 )
-from tests.coordinator.groups.host import Host, error_of
+from millstream.protocol.messages import JoinGroupRequest
+from tests.coordinator.groups.host import Host, error_of, promised
 
 
 def test_a_member_is_told_to_come_back_with_its_id() -> None:
@@ -115,6 +117,28 @@ def test_the_protocol_that_most_like_best_is_chosen() -> None:
     ]
     host.run_timers()
     assert {join.result().protocol_name for join in joins} == {"b"}
+
+
+def test_a_protocol_that_is_named_twice_counts_once() -> None:
+    """Else nobody could say what all members speak, and the group would never have another generation."""
+    host = Host()
+    request = JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=60_000,
+        member_id="",
+        protocol_type="consumer",
+        protocols=[
+            JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=metadata)
+            for metadata in (b"1", b"2")
+        ],
+    )
+    one = promised(host.apply(host.shard.join(request, Client(3, "client", "/127.0.0.1"))))
+    host.settle("g", [one])
+    assert one.result().members[0].metadata == b"1"
+    _, two = host.enter("g", protocols={"range": b"3"})
+    again = host.join("g", one.result().member_id, protocols={"range": b"1"})
+    host.settle("g", [again, two])
 
 
 def test_other_kinds_of_groups_pass_through() -> None:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from time import process_time
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from millstream.coordinator.groups.classic_group import State
+from millstream.coordinator.groups.shard import REFRESH_STEP
+from millstream.coordinator.promise import Promise
 from millstream.coordinator.shard import Result
 from millstream.errors import NotCoordinator
 from tests.coordinator.groups.consumer_host import Consumer, ConsumerHost
+
+T = TypeVar("T")
 
 COUNT = 10_000
 MAX_SECONDS = 0.05
@@ -62,6 +66,16 @@ class Timed(ConsumerHost):
         self.run_timers()
 
 
+class Counted(ConsumerHost):
+    """Counts how much is written at once."""
+
+    largest = 0
+
+    def apply(self, result: Result[T]) -> T | Promise[T]:
+        self.largest = max(self.largest, len(result.entries))
+        return super().apply(result)
+
+
 def test_consumer_groups_come_back_and_learn_of_topics_in_steps() -> None:
     host = Timed(t=4)
     for number in range(COUNT):
@@ -74,6 +88,22 @@ def test_consumer_groups_come_back_and_learn_of_topics_in_steps() -> None:
     host.put_topic("t", 8)
     assert host.longest < MAX_SECONDS
     assert all(group.epoch == 2 for group in host.shard.consumer.groups.values())
+
+
+def test_groups_are_told_of_topics_a_few_at_a_time() -> None:
+    """What a step may do is bounded by the topics that the groups in it read, by whatever way."""
+    host = Counted()
+    for number in range(50):
+        host.topics.put(f"t{number}", 1)
+    for number in range(60):
+        Consumer(host, "c", group=f"g{number}", regex="t.*").step()
+        Consumer(host, "c", *host.topics.known, group=f"h{number}").step()
+    host.largest = 0
+    host.put_topic("t0", 2)
+    host.put_topic("t50", 1)
+    assert all(group.epoch > 1 for group in host.shard.consumer.groups.values())
+    assert all(len(host.group(f"g{number}").topics) == 51 for number in range(60))
+    assert 0 < host.largest <= 2 * (REFRESH_STEP // 50 + 1)
 
 
 def test_classic_groups_come_back_in_steps() -> None:

@@ -8,8 +8,10 @@ from millstream.coordinator.entry_format import number_of
 from millstream.coordinator.groups.classic_group import State
 from millstream.coordinator.groups.commits import Caller, Commit
 from millstream.coordinator.groups.consumer_group import ConsumerState
+from millstream.coordinator.groups.member import Client
 from millstream.errors import IllegalGeneration, NotCoordinator
 from millstream.model import TopicPartition
+from millstream.protocol.messages import JoinGroupRequest
 from tests.coordinator.groups.consumer_host import (
     REBALANCE_MS,
     SESSION_MS,
@@ -203,9 +205,33 @@ def test_those_who_wait_in_a_classic_group_join_again() -> None:
     assert not b.joining.is_done
     c = Consumer(host, "c", "t")
     c.step()
-    assert b.joining.result().error_code == 27
+    member_id = b.member_id
+    assert b.joining.result().error_code == 14  # upon which every client asks again, as who it is
+    b.step()
+    assert b.member_id == member_id
     settle(a, b, c, steps=20)
     assert share(a, b, c) == all_of("t", 4)
+
+
+def test_a_classic_member_that_names_its_protocol_twice_can_go_back() -> None:
+    host = ConsumerHost(t=4)
+    c = Consumer(host, "c", "t")
+    settle(c)
+    subscription = ClassicConsumer(host, "a", "t").subscription()
+    request = JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=SESSION_MS,
+        rebalance_timeout_ms=REBALANCE_MS,
+        member_id="",
+        protocol_type="consumer",
+        protocols=[
+            JoinGroupRequest.JoinGroupRequestProtocol(name="cooperative-sticky", metadata=subscription)
+            for _ in range(2)
+        ],
+    )
+    host.apply(host.shard.join(request, Client(3, "a", "/127.0.0.1")))
+    c.leave()
+    assert host.shard.groups["g"].protocol_name == "cooperative-sticky"
 
 
 def test_classic_members_are_missed() -> None:

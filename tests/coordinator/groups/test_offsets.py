@@ -329,6 +329,15 @@ def test_an_expiry_of_its_own_rules() -> None:
     assert offset(host, group="h") == 5
 
 
+@pytest.mark.parametrize("retention_ms", [(1 << 63) - 1, (1 << 63) - 1000])
+def test_an_expiry_of_its_own_may_be_never(retention_ms: int) -> None:
+    host = Host(KEEP_AN_HOUR)
+    commit(host, retention_ms=retention_ms, version=2)
+    host.reload(NotCoordinator())
+    host.wait(300 * MINUTE_MS)
+    assert offset(host) == 5
+
+
 def test_an_open_transaction_keeps_an_offset() -> None:
     host = Host(KEEP_AN_HOUR)
     commit(host)

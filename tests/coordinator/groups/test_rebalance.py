@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from millstream.coordinator.group_entries import GroupMetadataKey
 from millstream.coordinator.promise import Promise
+from millstream.coordinator.shard import Entry
 from millstream.errors import (
     CoordinatorNotAvailable,
     IllegalGeneration,
@@ -289,6 +291,18 @@ def test_a_generation_without_an_assignment_does_not_survive() -> None:
     assert host.heartbeat("g", leader, 2) == IllegalGeneration.code
     assert host.heartbeat("g", leader, 1) == 0
     assert {host.join("g", leader).is_done, host.join("g", follower).result().generation_id} == {False, 2}
+
+
+@pytest.mark.parametrize("value", [b"\x00\x63of a newer version", b"\x00\x03torn"])
+def test_a_group_that_cannot_be_read_does_no_harm_to_others(value: bytes) -> None:
+    host = Host()
+    leader, _ = stable(host)
+    stable(host, group="other")
+    host.log.append((Entry(GroupMetadataKey(group="other").to_bytes(), value), None))
+    host.reload(NotCoordinator())
+    assert host.heartbeat("g", leader, 1) == 0
+    assert host.shard.find("other") is None
+    stable(host, group="other")
 
 
 def test_a_group_that_has_become_too_large_loses_the_last_to_join() -> None:

@@ -193,10 +193,10 @@ class ClassicGroup:
         promise.keep(self.sync_response(member) if not error_code else _sync_error(error_code))
         return True
 
-    def refuse(self, member: Member, error_code: int) -> None:
-        """Answer whatever a member waits for with an error."""
-        member_id = member.member_id
-        refusal = JoinGroupResponse(error_code=error_code, leader="", member_id=member_id, members=[])
+    def refuse(self, member: Member, error_code: int, join_error_code: int | None = None) -> None:
+        """Answer whatever a member waits for with an error, with another one if it waits to join."""
+        code = error_code if join_error_code is None else join_error_code
+        refusal = JoinGroupResponse(error_code=code, leader="", member_id=member.member_id, members=[])
         self.answer_join(member, refusal)
         self.answer_sync(member, error_code)
 

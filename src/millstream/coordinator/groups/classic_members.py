@@ -21,7 +21,11 @@ from millstream.coordinator.groups.consumer_member import (
     Partitions,
 )
 from millstream.coordinator.groups.departures import Departures, replacement_entries
-from millstream.coordinator.groups.joining import KNOWN_MEMBERS_SINCE, rebalance_timeout_ms
+from millstream.coordinator.groups.joining import (
+    KNOWN_MEMBERS_SINCE,
+    protocols_of,
+    rebalance_timeout_ms,
+)
 from millstream.coordinator.groups.member import Client
 from millstream.coordinator.groups.migration import assignment_bytes, can_downgrade, downgrade
 from millstream.coordinator.groups.progress import Progress, Said
@@ -147,7 +151,7 @@ class ClassicMembers:
         for each in subscription.owned_partitions:
             topic = self._topics.by_name(each.topic)
             if topic is not None:
-                owned[topic.topic_id] = frozenset(each.partitions)
+                owned[topic.topic_id] = owned.get(topic.topic_id, frozenset()) | frozenset(each.partitions)
         return owned
 
     # Staying
@@ -240,9 +244,7 @@ def _described(
         topics=frozenset(subscription.topics),
         regex="",
         assignor=None,
-        classic=ClassicSide(
-            request.session_timeout_ms, tuple((each.name, each.metadata) for each in request.protocols)
-        ),
+        classic=ClassicSide(request.session_timeout_ms, tuple(protocols_of(request))),
     )
 
 

@@ -58,6 +58,7 @@ Errors = dict[TopicPartition, int]
 """The error codes of the partitions that were refused; the others are done."""
 
 NO_RETENTION = -1
+MAX_TIME_MS = (1 << 63) - 1
 
 STRICT_SINCE = 9
 """From this version on OffsetCommit tells a group that is not there from a wrong generation (KIP-848)."""
@@ -139,7 +140,7 @@ class Commits:
         refused: Errors | None = None,
     ) -> Result[Errors]:
         now_ms = self._clock.now_ms()
-        expire_ms = NO_EXPIRY if retention_ms == NO_RETENTION else now_ms + retention_ms
+        expire_ms = NO_EXPIRY if retention_ms == NO_RETENTION else min(now_ms + retention_ms, MAX_TIME_MS)
         errors: Errors = refused or {}
         entries = []
         for partition, offset, leader_epoch, metadata in commits:

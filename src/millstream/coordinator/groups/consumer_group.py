@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from uuid import UUID
 
+from millstream.coordinator.groups.assignor import ASSIGNORS
 from millstream.coordinator.groups.consumer_entries import Matched, group_tombstones
 from millstream.coordinator.groups.consumer_member import (
     LEAVING_FOR_A_WHILE,
@@ -68,11 +69,12 @@ class ConsumerGroup:
 
     @property
     def state(self) -> ConsumerState:
+        """How far it is; may be asked from any thread."""
         if not self.members:
             return ConsumerState.EMPTY
         if self.epoch > self.assignment_epoch:
             return ConsumerState.ASSIGNING
-        if all(member.is_reconciled_to(self.assignment_epoch) for member in self.members.values()):
+        if all(member.is_reconciled_to(self.assignment_epoch) for member in list(self.members.values())):
             return ConsumerState.STABLE
         return ConsumerState.RECONCILING
 
@@ -130,12 +132,12 @@ class ConsumerGroup:
         return (topic_id, partition) not in self.owners
 
     def preferred_assignor(self, members: Iterable[ConsumerMember]) -> str | None:
-        """What most of the members that care want."""
-        votes = Counter(member.assignor for member in members if member.assignor is not None)
+        """What most of the members that care want; the log may hold wishes that cannot be fulfilled here."""
+        votes = Counter(member.assignor for member in members if member.assignor in ASSIGNORS)
         if not votes:
             return None
         best = max(votes.values())
-        return min(name for name, count in votes.items() if count == best)
+        return min(name for name, count in votes.items() if name is not None and count == best)
 
     def has_left_for_a_while(self, member: ConsumerMember) -> bool:
         return member.epoch == LEAVING_FOR_A_WHILE

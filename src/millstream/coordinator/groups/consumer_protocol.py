@@ -67,15 +67,17 @@ class ConsumerProtocol:
             if member.regex
         }
 
-    def refreshed(self, group_id: str) -> list[Entry]:
-        """Topics came, went or grew: a group that reads them is assigned anew."""
+    def refreshed(self, group_id: str) -> tuple[list[Entry], int]:
+        """Topics came, went or grew: a group that reads them is assigned anew. Also how many it reads."""
         group = self.groups.get(group_id)
-        return [] if group is None else self._progress.refreshed(group)
+        return ([], 0) if group is None else (self._progress.refreshed(group), len(group.topics))
 
-    def regexes_matched(self, found: Mapping[str, Matched]) -> list[Entry]:
-        """Regular expressions were matched with the topics that there are now."""
-        entries: list[Entry] = []
-        for group in self.groups.values():
-            if any(member.regex in found for member in group.members.values()):
-                entries += self._progress.matched(group, found)
-        return entries
+    def matched(self, group_id: str, found: Mapping[str, Matched]) -> tuple[list[Entry], int]:
+        """Regular expressions match these topics now: a group that is subscribed by them is assigned anew.
+
+        Also how many topics it reads.
+        """
+        group = self.groups.get(group_id)
+        if group is None or not any(member.regex in found for member in group.members.values()):
+            return [], 0
+        return self._progress.matched(group, found), len(group.topics)

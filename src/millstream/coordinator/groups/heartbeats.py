@@ -266,7 +266,10 @@ def _owned(
 ) -> Partitions | None:
     if topics is None:
         return None
-    return {topic.topic_id: frozenset(topic.partitions) for topic in topics}
+    owned: dict[UUID, frozenset[int]] = {}
+    for topic in topics:
+        owned[topic.topic_id] = owned.get(topic.topic_id, frozenset()) | frozenset(topic.partitions)
+    return owned
 
 
 def _assignment(partitions: Partitions) -> ConsumerGroupHeartbeatResponse.Assignment:

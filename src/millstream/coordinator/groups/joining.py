@@ -78,9 +78,9 @@ class Joins:
         known_id = request.member_id or group.instances.get(request.group_instance_id or "", "")
         if not self._has_room(group, known_id):
             return self._send_away(group, request.member_id)
-        if not group.supports(request.protocol_type, (protocol.name for protocol in request.protocols)):
+        protocols = protocols_of(request)
+        if not group.supports(request.protocol_type, (name for name, _ in protocols)):
             raise InconsistentGroupProtocol
-        protocols = [(protocol.name, protocol.metadata) for protocol in request.protocols]
         if request.member_id:
             return self._join_again(group, request, protocols, client)
         self._groups[request.group_id] = group
@@ -224,6 +224,14 @@ class Joins:
         member.session_timeout_ms = request.session_timeout_ms
         member.rebalance_timeout_ms = rebalance_timeout_ms(request)
         group.update(member, protocols)
+
+
+def protocols_of(request: JoinGroupRequest) -> Protocols:
+    """What a member speaks. One that it names twice counts once: else it would never be what all speak."""
+    named: dict[str, bytes] = {}
+    for protocol in request.protocols:
+        named.setdefault(protocol.name, protocol.metadata)
+    return list(named.items())
 
 
 def rebalance_timeout_ms(request: JoinGroupRequest) -> int:

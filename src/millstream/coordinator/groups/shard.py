@@ -33,7 +33,13 @@ from millstream.coordinator.groups.rounds import Rounds
 from millstream.coordinator.groups.settings import Settings
 from millstream.coordinator.groups.topics import NoTopics, Topics
 from millstream.coordinator.shard import Entry, Producer, Result, Timers
-from millstream.errors import GroupIdNotFound, NonEmptyGroup, ProtocolError, RebalanceInProgress
+from millstream.errors import (
+    CoordinatorLoadInProgress,
+    GroupIdNotFound,
+    NonEmptyGroup,
+    ProtocolError,
+    RebalanceInProgress,
+)
 from millstream.protocol.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -57,7 +63,7 @@ BEGIN_STEP = 200
 """How many members and groups that came back from the log are looked after before others get their turn."""
 
 REFRESH_STEP = 500
-"""How many groups are told of topics before others get their turn."""
+"""How many groups, and topics that they read, are looked at before others get their turn."""
 
 
 class Watcher:
@@ -106,6 +112,7 @@ class GroupShard:
         self._deleted_topics = DeletedTopics(self.offsets, timers)
         self._beginnings = Rounds("loaded", timers, BEGIN_STEP)
         self._refreshes = Rounds("topics", timers, REFRESH_STEP)
+        self._matches = Rounds("regexes", timers, REFRESH_STEP)
         self._expiry = Expiry(every_group, self.find, self.offsets, timers, clock, settings)
 
     # Looking
@@ -166,13 +173,14 @@ class GroupShard:
 
     def topics_changed(self) -> Result[Any]:
         """Topics came, went or grew: consumer groups that read them will, step by step, be assigned anew."""
-        return self._refreshes.begin(
-            self.consumer.groups, lambda group_id: (self.consumer.refreshed(group_id), 0), lambda: None
-        )
+        return self._refreshes.begin(self.consumer.groups, self.consumer.refreshed, lambda: None)
 
-    def regexes_matched(self, found: Mapping[str, Matched]) -> Result[None]:
-        """Regular expressions were matched with the topics that there are now."""
-        return Result(None, self.consumer.regexes_matched(found), is_atomic=False)
+    def regexes_matched(self, found: Mapping[str, Matched]) -> Result[Any]:
+        """Regular expressions were matched with the topics that there are now: groups that are subscribed
+        by them will, step by step, be assigned anew."""
+        return self._matches.begin(
+            self.consumer.groups, lambda group_id: self.consumer.matched(group_id, found), lambda: None
+        )
 
     # Removing
 
@@ -241,11 +249,15 @@ class GroupShard:
             group.empty_since_ms = self._clock.now_ms() if group.is_empty else None
 
     def _forget(self, group_id: str) -> None:
-        """A classic group is gone, or is a consumer group by now: whoever waits in it joins again."""
+        """A classic group is gone, or is a consumer group by now: whoever waits in it joins again.
+
+        To a join that is as if the group were being loaded: of all errors that one lets every client ask
+        again under the member id that it has.
+        """
         group = self.groups.pop(group_id, None)
         if group is not None:
             for member in group.members.values():
-                group.refuse(member, RebalanceInProgress.code)
+                group.refuse(member, RebalanceInProgress.code, CoordinatorLoadInProgress.code)
 
     def _replay_group(self, group_id: str, value: bytes | None) -> None:
         if value is None:
@@ -276,8 +288,12 @@ class GroupShard:
     # Beginning and ending
 
     def prepare(self) -> Iterator[None]:
-        for group_id, classic in self.groups.items():
-            classic.load()
+        for group_id, classic in list(self.groups.items()):
+            try:
+                classic.load()
+            except ProtocolError as error:
+                log.warning("the classic group %s is passed over: %s", group_id, error)
+                del self.groups[group_id]
             self._watcher.group_changed(group_id)
             yield
         for group_id in self.consumer.groups:
