@@ -154,6 +154,19 @@ def test_uniform_gives_the_rest_to_those_that_have_it() -> None:
     assert assign_uniformly(members, {T[0]: 7}) == target
 
 
+def test_uniform_makes_nothing_anew_for_those_who_keep_what_they_have() -> None:
+    """In a large group most do, whoever comes and goes."""
+    before = assign_uniformly(members_of({name: {T[0], T[1]} for name in "abcd"}), {T[0]: 6, T[1]: 6})
+    members = members_of({name: {T[0], T[1]} for name in "abcde"}, before)
+    after = assign_uniformly(members, {T[0]: 7, T[1]: 7})
+    check(members, {T[0]: 7, T[1]: 7}, after)
+    assert [after[name] is before[name] for name in "abcd"] == [True, True, True, True]
+    gone = members_of({name: {T[0], T[1]} for name in "abcd"}, before)
+    fewer = assign_uniformly(gone, {T[0]: 6, T[1]: 5})
+    check(gone, {T[0]: 6, T[1]: 5}, fewer)
+    assert sum(fewer[name] is before[name] for name in "abcd") == 3
+
+
 def test_uniform_spreads_a_topic_over_new_members() -> None:
     members = members_of({"a": {T[0], T[1]}, "b": {T[0], T[1]}})
     assigned = assign_uniformly(members, {T[0]: 2, T[1]: 2})

@@ -419,6 +419,18 @@ def test_a_group_comes_back_from_the_log() -> None:
     assert host.group().is_empty
 
 
+def test_what_members_have_in_common_is_kept_once() -> None:
+    """A thousand members may read a thousand topics."""
+    host = ConsumerHost(t=4, u=4)
+    consumers = [Consumer(host, name, "t", "u") for name in "abcd"]
+    settle(*consumers)
+    host.reload(NotCoordinator())
+    group = host.group()
+    held = [*group.target.values(), *(member.assigned for member in group.members.values())]
+    assert len({id(topic_id) for topics in held for topic_id in topics}) == 2
+    assert len({id(member.topics) for member in group.members.values()}) == 1
+
+
 def test_topics_that_changed_while_nobody_looked() -> None:
     host = ConsumerHost(t=2)
     a = Consumer(host, "a", "t")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from functools import lru_cache
 from typing import NamedTuple
 from uuid import UUID
 
@@ -24,6 +25,19 @@ Partitions = Mapping[UUID, frozenset[int]]
 
 Held = Mapping[UUID, Mapping[int, int]]
 """Partitions by topic id, each with the epoch in which its member got it."""
+
+
+@lru_cache(65_536)
+def same_id(topic_id: UUID) -> UUID:
+    """One object for all ids that are equal: to find them is cheaper then, and so is to keep them."""
+    return topic_id
+
+
+@lru_cache(256)
+def same_topics(topics: frozenset[str]) -> frozenset[str]:
+    """One object for all subscriptions that are equal, as those of a group's members mostly are."""
+    return topics
+
 
 JOINING = 0
 LEAVING = -1
@@ -153,7 +167,7 @@ class ConsumerMember:
             client_id=value.client_id,
             client_host=value.client_host,
             rebalance_timeout_ms=value.rebalance_timeout_ms,
-            topics=frozenset(value.subscribed_topic_names),
+            topics=same_topics(frozenset(value.subscribed_topic_names)),
             regex=value.subscribed_topic_regex or "",
             assignor=value.server_assignor,
             classic=None
@@ -202,7 +216,7 @@ def _written(held: Held) -> list[_Assignment.TopicPartitions]:
 def _read(topics: Iterable[_Assignment.TopicPartitions], epoch: int) -> Held:
     """Partitions whose epochs were not written count as got in the member's."""
     return {
-        topic.topic_id: dict(zip(topic.partitions, topic.assignment_epochs, strict=True))
+        same_id(topic.topic_id): dict(zip(topic.partitions, topic.assignment_epochs, strict=True))
         if len(topic.assignment_epochs) == len(topic.partitions)
         else dict.fromkeys(topic.partitions, epoch)
         for topic in topics

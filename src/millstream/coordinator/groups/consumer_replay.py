@@ -22,7 +22,7 @@ from millstream.coordinator.group_entries import (
 )
 from millstream.coordinator.groups.consumer_entries import Matched
 from millstream.coordinator.groups.consumer_group import ConsumerGroup
-from millstream.coordinator.groups.consumer_member import ConsumerMember
+from millstream.coordinator.groups.consumer_member import ConsumerMember, same_id
 from millstream.coordinator.shard import Entry
 
 Groups = dict[str, ConsumerGroup]
@@ -84,7 +84,7 @@ def _target(group: ConsumerGroup, key: ConsumerGroupTargetAssignmentMemberKey, d
         return
     value = read_value(ConsumerGroupTargetAssignmentMemberValue, data)
     group.target[key.member_id] = {
-        topic.topic_id: frozenset(topic.partitions) for topic in value.topic_partitions
+        same_id(topic.topic_id): frozenset(topic.partitions) for topic in value.topic_partitions
     }
 
 

@@ -14,3 +14,7 @@ class Subscriber(NamedTuple):
     topic_ids: frozenset[UUID]
     target: Partitions
     instance_id: str | None = None
+
+    @property
+    def target_size(self) -> int:
+        return sum(map(len, self.target.values()))

@@ -8,7 +8,7 @@ from uuid import UUID
 from millstream.coordinator.groups.assignor import Assignor
 from millstream.coordinator.groups.consumer_entries import Matched
 from millstream.coordinator.groups.consumer_group import ConsumerGroup
-from millstream.coordinator.groups.consumer_member import ConsumerMember, Partitions
+from millstream.coordinator.groups.consumer_member import ConsumerMember, Partitions, same_id
 from millstream.coordinator.groups.subscriber import Subscriber
 from millstream.coordinator.groups.topics import Topics, known_topics
 
@@ -29,8 +29,8 @@ class Subscriptions:
         if found is None:
             names = ConsumerGroup.subscribed([member], self._regexes)
             known = known_topics(names, self._topics)
-            self.counts.update((topic.topic_id, topic.partition_count) for topic in known)
-            found = self._found[key] = frozenset(topic.topic_id for topic in known)
+            self.counts.update((same_id(topic.topic_id), topic.partition_count) for topic in known)
+            found = self._found[key] = frozenset(same_id(topic.topic_id) for topic in known)
         return found
 
 

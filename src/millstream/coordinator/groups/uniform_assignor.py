@@ -22,10 +22,17 @@ def assign_uniformly(members: Mapping[str, Subscriber], counts: Mapping[UUID, in
     subscriptions = {member.topic_ids for member in members.values()}
     read = frozenset[UUID]().union(*subscriptions)
     places = _Places({topic_id: counts[topic_id] for topic_id in sorted(read) if topic_id in counts})
-    kept, free = places.kept_and_free(members)
-    if len(subscriptions) == 1:
+    is_alike = len(subscriptions) == 1
+    kept, free = places.kept_and_free(members, is_alike=is_alike)
+    if is_alike:
+        before = {member_id: list(held) for member_id, held in kept.items()}
         _share_alike(kept, free)
-        return {member_id: places.by_topic(numbers) for member_id, numbers in kept.items()}
+        return {
+            member_id: members[member_id].target
+            if held == before[member_id] and len(held) == members[member_id].target_size
+            else places.by_topic(held)
+            for member_id, held in kept.items()
+        }
     return _Balance(members, places, kept, free).assign()
 
 
@@ -34,33 +41,40 @@ class _Places:
 
     def __init__(self, counts: Mapping[UUID, int]) -> None:
         self.topic_ids = list(counts)
-        self.counts = list(counts.values())
-        self.starts: dict[UUID, int] = {}
+        self.spans: dict[UUID, tuple[int, int]] = {}
+        """The first place of each topic, and the number of its partitions."""
         self.firsts: list[int] = []
-        """The first place of each topic, by the topic's id and by its place in `topic_ids`."""
+        """The first place of each topic, by its place in `topic_ids`."""
         self.topic_of: list[int] = []
         """The topic of each place, by its place in `topic_ids`."""
         for i, (topic_id, count) in enumerate(counts.items()):
-            self.starts[topic_id] = len(self.topic_of)
+            self.spans[topic_id] = len(self.topic_of), count
             self.firsts.append(len(self.topic_of))
             self.topic_of += [i] * count
 
-    def kept_and_free(self, members: Mapping[str, Subscriber]) -> tuple[dict[str, list[int]], list[int]]:
-        """The places that members have and may keep, and those that nobody has."""
+    def kept_and_free(
+        self, members: Mapping[str, Subscriber], *, is_alike: bool
+    ) -> tuple[dict[str, list[int]], list[int]]:
+        """The places that members have and may keep, in order, and those that nobody has.
+
+        Members that read alike read every topic that is here.
+        """
+        spans = self.spans
         is_taken = bytearray(len(self.topic_of))
         kept: dict[str, list[int]] = {}
         for member_id in sorted(members):
             member = members[member_id]
             places = kept[member_id] = []
-            for topic_id, numbers in sorted(member.target.items()):
-                start = self.starts.get(topic_id)
-                if start is None or topic_id not in member.topic_ids:
+            for topic_id, numbers in member.target.items():
+                span = spans.get(topic_id)
+                if span is None or not (is_alike or topic_id in member.topic_ids):
                     continue
-                count = self.counts[self.topic_of[start]]
-                for number in sorted(numbers):
+                start, count = span
+                for number in numbers:
                     if number < count and not is_taken[start + number]:
                         is_taken[start + number] = 1
                         places.append(start + number)
+            places.sort()
         return kept, [place for place, taken in enumerate(is_taken) if not taken]
 
     def by_topic(self, places: Iterable[int]) -> Partitions:
