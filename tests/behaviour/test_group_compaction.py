@@ -12,6 +12,7 @@ from millstream.protocol.messages import (
 )
 from millstream.testing.broker import Broker
 from tests.processes import until
+from tests.transactional import until_settled
 from tests.wire import Wire, create_topic
 
 COMPACTING = {
@@ -28,12 +29,12 @@ def commit(wire: Wire, group: str, offset: int) -> None:
     partition = OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
     topic = OffsetCommitRequest.OffsetCommitRequestTopic(name="orders", partitions=[partition])
     request = OffsetCommitRequest(group_id=group, member_id="", topics=[topic])
-    assert wire.ask(request, 9).topics[0].partitions[0].error_code == 0
+    assert until_settled(lambda: wire.ask(request, 9).topics[0].partitions[0]).error_code == 0
 
 
 def committed(wire: Wire, group: str) -> int:
     asked = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=None)
-    (answer,) = wire.ask(OffsetFetchRequest(groups=[asked]), 9).groups
+    answer = until_settled(lambda: wire.ask(OffsetFetchRequest(groups=[asked]), 9).groups[0])
     assert answer.error_code == 0
     offset: int = answer.topics[0].partitions[0].committed_offset
     return offset

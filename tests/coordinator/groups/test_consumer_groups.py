@@ -35,7 +35,7 @@ def test_one_member_gets_everything_at_once() -> None:
     host = ConsumerHost(t=3)
     a = Consumer(host, "a", "t")
     assert a.step() == 0
-    assert (a.epoch, a.reads) == (1, all_of("t", 3))
+    assert (a.epoch, a.reads) == (2, all_of("t", 3))  # as in Kafka: nobody was in epoch 1
     assert host.group().state is ConsumerState.STABLE
 
 
@@ -44,21 +44,21 @@ def test_a_second_member_waits_until_the_first_has_given_up() -> None:
     a, b = Consumer(host, "a", "t"), Consumer(host, "b", "t")
     a.step()
     b.step()
-    assert (b.epoch, b.reads) == (2, set())
+    assert (b.epoch, b.reads) == (3, set())
     assert host.group().members["b"].state is MemberState.UNRELEASED_PARTITIONS
     # a is told what to keep, in its old epoch, and still reads everything
     a.beat()
-    assert (a.epoch, len(host.named(a.told)), len(a.reads)) == (1, 2, 4)
+    assert (a.epoch, len(host.named(a.told)), len(a.reads)) == (2, 2, 4)
     assert host.group().state is ConsumerState.RECONCILING
     b.step()
     assert b.reads == set()
     # it has not said yet that it gave anything up: nothing changes
     a.beat()
     b.step()
-    assert (a.epoch, b.reads) == (1, set())
+    assert (a.epoch, b.reads) == (2, set())
     a.reconcile()
     a.beat()
-    assert a.epoch == 2
+    assert a.epoch == 3
     b.step()
     assert b.reads | a.reads == all_of("t", 4)
     assert len(a.reads) == len(b.reads) == 2
@@ -78,9 +78,9 @@ def test_a_member_may_name_a_topic_that_it_owns_twice() -> None:
         for numbers in (a.owned - a.told, a.told)
     ]
     request = ConsumerGroupHeartbeatRequest(
-        group_id="g", member_id="a", member_epoch=1, topic_partitions=owned
+        group_id="g", member_id="a", member_epoch=a.epoch, topic_partitions=owned
     )
-    assert host.beat(request).member_epoch == 1
+    assert host.beat(request).member_epoch == a.epoch
     assert host.group().members["a"].state is MemberState.UNREVOKED_PARTITIONS
 
 
@@ -131,10 +131,10 @@ def test_an_answer_that_was_lost_is_given_again() -> None:
     a.beat()
     a.reconcile()
     a.beat(is_lost=True)
-    assert host.group().members["a"].epoch == 2
-    assert a.epoch == 1
-    assert a.step() == 0
+    assert host.group().members["a"].epoch == 3
     assert a.epoch == 2
+    assert a.step() == 0
+    assert a.epoch == 3
 
 
 def test_a_member_of_another_epoch_is_fenced() -> None:
@@ -262,7 +262,7 @@ def test_the_state_can_be_asked_for_while_members_go() -> None:
             group.remove_member("b")
             return True
 
-    for member in (Leaving("a"), ConsumerMember("b")):
+    for member in (Leaving("a", epoch=1), ConsumerMember("b", epoch=1)):
         group.put_member(member)
     assert group.state is ConsumerState.STABLE
 
@@ -396,7 +396,7 @@ def test_assignments_keep_their_distance() -> None:
     a.step()
     host.wait(200)
     b.step()
-    assert (b.epoch, host.group().state) == (1, ConsumerState.ASSIGNING)
+    assert (b.epoch, host.group().state) == (2, ConsumerState.ASSIGNING)
     host.wait(800)
     settle(a, b)
     assert len(a.reads) == len(b.reads) == 2

@@ -37,27 +37,27 @@ def test_a_member_commits_in_its_epoch() -> None:
     host = ConsumerHost(t=1)
     a = Consumer(host, "a", "t")
     settle(a)
-    assert commit(host, Caller(1, "a"), HERE) == {}
+    assert commit(host, Caller(2, "a"), HERE) == {}
     for caller, error in (
-        (Caller(2, "a"), StaleMemberEpoch),
+        (Caller(3, "a"), StaleMemberEpoch),
         (Caller(-1, "a"), StaleMemberEpoch),
-        (Caller(1, "b"), UnknownMemberId),
+        (Caller(2, "b"), UnknownMemberId),
         (Caller(), UnknownMemberId),
     ):
         with pytest.raises(error):
             commit(host, caller, HERE)
     with pytest.raises(UnsupportedVersion):
-        commit(host, Caller(1, "a"), HERE, version=8)
-    host.shard.commits.check_fetch("g", "a", 1)
+        commit(host, Caller(2, "a"), HERE, version=8)
+    host.shard.commits.check_fetch("g", "a", 2)
     host.shard.commits.check_fetch("g", None, -1)
     with pytest.raises(StaleMemberEpoch):
-        host.shard.commits.check_fetch("g", "a", 2)
+        host.shard.commits.check_fetch("g", "a", 3)
     with pytest.raises(UnknownMemberId):
-        host.shard.commits.check_fetch("g", "b", 1)
+        host.shard.commits.check_fetch("g", "b", 2)
     a.leave()
     assert commit(host, Caller(), HERE) == {}
     with pytest.raises(UnknownMemberId):
-        commit(host, Caller(1, "a"), HERE)
+        commit(host, Caller(2, "a"), HERE)
 
 
 def test_a_late_commit_counts_for_what_the_member_had() -> None:
@@ -67,8 +67,8 @@ def test_a_late_commit_counts_for_what_the_member_had() -> None:
     settle(a)
     a.subscribe("t", "u")
     settle(a)
-    assert host.group().members["a"].epoch == 2
-    assert commit(host, Caller(1, "a"), HERE, THERE) == {THERE: StaleMemberEpoch.code}
+    assert host.group().members["a"].epoch == 3
+    assert commit(host, Caller(2, "a"), HERE, THERE) == {THERE: StaleMemberEpoch.code}
     found = host.shard.commits.committed("g", HERE)
     assert found is not None
     assert found.offset == 5
@@ -80,11 +80,11 @@ def test_commits_in_transactions() -> None:
     a = Consumer(host, "a", "t")
     settle(a)
     with pytest.raises(IllegalGeneration):
-        commit_in_transaction(host, Caller(2, "a"))
+        commit_in_transaction(host, Caller(3, "a"))
     with pytest.raises(UnknownMemberId):
-        commit_in_transaction(host, Caller(1, "b"))
+        commit_in_transaction(host, Caller(2, "b"))
     assert commit_in_transaction(host, Caller()) == {}  # an old producer, which tells nothing of itself
-    assert commit_in_transaction(host, Caller(1, "a")) == {}
+    assert commit_in_transaction(host, Caller(2, "a")) == {}
     host.end_transaction(PRODUCER, is_commit=True)
     assert host.shard.commits.committed("g", HERE) is not None
 
@@ -93,7 +93,7 @@ def test_a_group_is_deleted_with_everything() -> None:
     host = ConsumerHost(t=1)
     a = Consumer(host, "a", regex="t")
     settle(a)
-    commit(host, Caller(1, "a"), HERE)
+    commit(host, Caller(2, "a"), HERE)
     with pytest.raises(NonEmptyGroup):
         host.shard.delete_group("g")
     a.leave()
@@ -108,7 +108,7 @@ def test_offsets_expire_when_nobody_reads_the_topic() -> None:
     host = ConsumerHost({"offsets.retention.minutes": str(24 * 60)}, t=1, u=1)
     a = Consumer(host, "a", "t", "u")
     settle(a)
-    commit(host, Caller(1, "a"), HERE, THERE)
+    commit(host, Caller(2, "a"), HERE, THERE)
     a.subscribe("t")
     settle(a)
     for _ in range(2 * DAY_MS // SESSION_MS + 40):

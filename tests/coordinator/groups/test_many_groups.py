@@ -87,7 +87,7 @@ def test_consumer_groups_come_back_and_learn_of_topics_in_steps() -> None:
     host.longest = 0.0
     host.put_topic("t", 8)
     assert host.longest < MAX_SECONDS
-    assert all(group.epoch == 2 for group in host.shard.consumer.groups.values())
+    assert all(group.epoch == 3 for group in host.shard.consumer.groups.values())
 
 
 def test_groups_are_told_of_topics_a_few_at_a_time() -> None:
@@ -101,7 +101,7 @@ def test_groups_are_told_of_topics_a_few_at_a_time() -> None:
     host.largest = 0
     host.put_topic("t0", 2)
     host.put_topic("t50", 1)
-    assert all(group.epoch > 1 for group in host.shard.consumer.groups.values())
+    assert all(group.epoch > 2 for group in host.shard.consumer.groups.values())
     assert all(len(host.group(f"g{number}").topics) == 51 for number in range(60))
     assert 0 < host.largest <= 2 * (REFRESH_STEP // 50 + 1)
 

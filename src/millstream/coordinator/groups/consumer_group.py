@@ -27,6 +27,9 @@ from millstream.coordinator.groups.topics import KnownTopic, Topics, known_topic
 from millstream.coordinator.shard import Entry
 from millstream.errors import FencedInstanceId, UnknownMemberId
 
+UNWRITTEN_EPOCH = 1
+"""The epoch of a group that nobody has joined: the first member begins the next one, as in Kafka."""
+
 
 class ConsumerState(Enum):
     """The states as clients are told them."""
@@ -46,9 +49,9 @@ class ConsumerGroup:
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
-        self.epoch = 0
+        self.epoch = UNWRITTEN_EPOCH
         self.metadata_hash = 0
-        self.assignment_epoch = 0
+        self.assignment_epoch = UNWRITTEN_EPOCH
         self.assignment_timestamp_ms = 0
         self.members: dict[str, ConsumerMember] = {}
         self.instances: dict[str, str] = {}

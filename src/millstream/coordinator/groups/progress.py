@@ -18,7 +18,7 @@ from millstream.coordinator.groups.consumer_entries import (
     target_entry,
     target_epoch_entry,
 )
-from millstream.coordinator.groups.consumer_group import ConsumerGroup
+from millstream.coordinator.groups.consumer_group import UNWRITTEN_EPOCH, ConsumerGroup
 from millstream.coordinator.groups.consumer_member import ConsumerMember, Partitions
 from millstream.coordinator.groups.reconciliation import reconcile
 from millstream.coordinator.groups.settings import Settings
@@ -74,7 +74,7 @@ class Progress:
             members.pop(said.replaces, None)
         subscriptions = Subscriptions(regexes, self._topics)
         epoch = group.epoch
-        if not epoch or said.has_new_subscription or regexes != group.regexes:
+        if epoch <= UNWRITTEN_EPOCH or said.has_new_subscription or regexes != group.regexes:
             epoch += 1
             names = group.subscribed(members.values(), regexes)
             entries.append(group_entry(group.group_id, epoch, metadata_hash(names, self._topics)))
