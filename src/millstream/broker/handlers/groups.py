@@ -217,10 +217,12 @@ async def delete_groups(ctx: Context, req: DeleteGroupsRequest) -> DeleteGroupsR
         result = DeleteGroupsResponse.DeletableGroupResult(group_id=group_id)
         response.results.append(result)
         try:
-            await ctx.broker.groups.write(group_index(ctx, group_id), partial(_delete, group_id))
-        except CoordinatorNotAvailable:
-            # Nobody ever asked for a group here, so that its topic does not exist.
-            result.error_code = GroupIdNotFound.code
+            try:
+                index = group_index(ctx, group_id)
+            except CoordinatorNotAvailable:
+                # Nobody ever asked for a group here, so that its topic does not exist.
+                raise GroupIdNotFound from None
+            await ctx.broker.groups.write(index, partial(_delete, group_id))
         except KafkaError as error:
             result.error_code = error.code
     return response
