@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from millstream.coordinator.shard import Result
 from millstream.errors import FencedInstanceId, NotCoordinator, UnknownMemberId
 from tests.coordinator.groups.host import Host, error_of
 
@@ -108,6 +110,22 @@ def test_a_rebalance_that_nobody_joins_is_put_off_and_then_over() -> None:
     assert host.shard.groups["g"].state.value == "PreparingRebalance"
     assert set(host.shard.groups["g"].members) == {ids["b"]}
     host.wait(30_000)
+    assert host.shard.groups["g"].state.value == "Empty"
+
+
+def test_a_rebalance_that_nobody_joins_does_not_keep_the_coordinator_busy() -> None:
+    class Counting(Host):
+        count = 0
+
+        def set(self, key: object, delay_ms: int, work: Callable[[], Result[Any]]) -> None:
+            self.count += 1
+            assert self.count < 100
+            super().set(key, delay_ms, work)
+
+    host = Counting()
+    stable(host, "a", "b", session_ms=30_000, rebalance_ms=1)
+    host.leave("g", ("", "a"))
+    host.wait(31_000)
     assert host.shard.groups["g"].state.value == "Empty"
 
 

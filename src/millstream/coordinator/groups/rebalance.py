@@ -26,6 +26,9 @@ NEW_MEMBER_TIMEOUT_MS = 5 * 60 * 1000
 """How long a member that waits for its first answer is kept: it cannot send heartbeats, and if its
 connection broke it joins again as somebody else."""
 
+PUT_OFF_MS = 1000
+"""How long a rebalance that nobody has joined is put off at least: members may ask for no time at all."""
+
 Entries = list[Entry]
 
 
@@ -90,7 +93,7 @@ class Rebalances:
             if member.joining is None and not member.is_static:
                 self.drop(group, member)
         if group.members and not group.elect_joined_leader():
-            self._expect_joins(group)
+            self._expect_joins(group, PUT_OFF_MS)
             return []
         group.next_generation(self._clock.now_ms())
         self._on_change(group.group_id)
@@ -139,11 +142,12 @@ class Rebalances:
 
         self._timers.set(_join_key(group), delay_ms, self._work(group, over))
 
-    def _expect_joins(self, group: ClassicGroup) -> None:
+    def _expect_joins(self, group: ClassicGroup, least_ms: int = 0) -> None:
         def over(group: ClassicGroup) -> Entries:
             return self.complete(group) if group.state is State.PREPARING else []
 
-        self._timers.set(_join_key(group), group.rebalance_timeout_ms, self._work(group, over))
+        timeout_ms = max(group.rebalance_timeout_ms, least_ms)
+        self._timers.set(_join_key(group), timeout_ms, self._work(group, over))
 
     def _syncing_is_over(self, group: ClassicGroup) -> Entries:
         """Members that never asked for their assignment are out (KAFKA-9752)."""
