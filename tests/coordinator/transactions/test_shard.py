@@ -408,6 +408,22 @@ def test_a_producer_that_goes_on_with_its_new_id_waits_for_the_markers(
     assert host.end("x", following, is_commit=True) == (following.producer_id, 1)
 
 
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_a_producer_that_ends_again_before_the_markers_are_written_has_to_wait(
+    host: Host, is_commit: bool
+) -> None:
+    """It gave up a transaction in which it could not write yet: it is not fenced for that."""
+    producer = host.new("x")
+    host.add("x", producer, A)
+    following = host.end("x", producer, is_commit=is_commit)
+    for _ in range(2):
+        with pytest.raises(ConcurrentTransactions):
+            host.end("x", following, is_commit=False)
+        host.reload()
+    host.complete("x")
+    assert host.end("x", following, is_commit=False) == (following.producer_id, following.epoch + 1)
+
+
 def test_only_an_end_that_raised_the_epoch_is_repeated_with_the_one_before(host: Host) -> None:
     """A producer that was fenced by one of the old protocol must not get the identity of that one."""
     fenced = host.new("x")
@@ -448,6 +464,11 @@ def test_fencing_at_the_end_of_the_epochs(host: Host, epoch: int) -> None:
     for is_commit in (True, False):
         with pytest.raises(ProducerFenced):
             host.end("x", last, is_commit=is_commit)
+        for version in (OLD, BUMPING):
+            with pytest.raises(ProducerFenced):
+                host.end("x", Producer(7, MAX_EPOCH), is_commit=is_commit, version=version)
+    with pytest.raises(ProducerFenced):
+        host.add("x", Producer(7, MAX_EPOCH), A)
     following = host.new("x")
     assert following.epoch < MAX_EPOCH
     assert following.producer_id != 7 or following.epoch > epoch

@@ -167,7 +167,7 @@ class TransactionShard:
             raise ConcurrentTransactions
         if found.producer_id != producer.producer_id:
             raise InvalidProducerIdMapping
-        if found.epoch != producer.epoch:
+        if not _is_current(found, producer):
             raise ProducerFenced
         if found.is_prepared:
             raise ConcurrentTransactions
@@ -191,7 +191,7 @@ class TransactionShard:
             return self._end_and_bump(found, producer, is_commit, new_producer_id)
         if found.producer_id != producer.producer_id:
             raise InvalidProducerIdMapping
-        if found.epoch != producer.epoch:
+        if not _is_current(found, producer):
             raise ProducerFenced
         if found.status is Status.ONGOING:
             prepared = found.prepared(is_commit, version, self._clock.now_ms())
@@ -211,7 +211,7 @@ class TransactionShard:
         is_repeated = _repeats_its_end(found, producer)
         if found.producer_id != producer.producer_id and not is_repeated:
             raise InvalidProducerIdMapping
-        if not is_repeated and (found.is_prepared or producer.epoch != found.epoch):
+        if not is_repeated and not _is_current(found, producer):
             raise ProducerFenced
         if found.is_prepared:
             raise ConcurrentTransactions
@@ -295,6 +295,11 @@ def _needed(new_producer_id: int | None) -> int:
     if new_producer_id is None:
         raise ProducerIdNeeded
     return new_producer_id
+
+
+def _is_current(found: Transaction, producer: Producer) -> bool:
+    """Whether the producer has the epoch of its id. The highest, which fences, is given to nobody."""
+    return producer.epoch == found.epoch < MAX_EPOCH
 
 
 def _awaits_its_new_id(found: Transaction, producer: Producer) -> bool:
