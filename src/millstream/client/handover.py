@@ -12,7 +12,8 @@ from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
 from millstream.client.producer_coordinator import TransactionCoordinator, speaks_version_2
 from millstream.client.producer_identity import HandedOver, Identity
-from millstream.client.transactions import ongoing_transactions
+from millstream.client.transactions import ONGOING, describe_transaction, ongoing_transactions
+from millstream.errors import TransactionalIdNotFound
 
 
 async def end_transaction(
@@ -28,6 +29,19 @@ async def end_transaction(
     coordinator = TransactionCoordinator(cluster, transaction.transactional_id, 0, identity)
     coordinator.is_version_2 = transaction.is_version_2
     await coordinator.end(deadline, is_commit=is_commit)
+
+
+async def is_open(cluster: Cluster, transaction: HandedOver, deadline: Deadline) -> bool:
+    """Whether a transaction that was handed over can still be ended; its coordinator itself is asked."""
+    try:
+        found = await describe_transaction(cluster, transaction.transactional_id, deadline)
+    except TransactionalIdNotFound:
+        return False
+    return (found.state, found.producer_id, found.producer_epoch) == (
+        ONGOING,
+        transaction.producer_id,
+        transaction.producer_epoch,
+    )
 
 
 async def take_over(cluster: Cluster, prefix: str, deadline: Deadline) -> list[HandedOver]:

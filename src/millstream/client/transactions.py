@@ -77,8 +77,11 @@ class OpenTransaction:
 async def list_transactions(
     cluster: Cluster, deadline: Deadline, *, states: Sequence[str] = (), producer_ids: Sequence[int] = ()
 ) -> list[ListedTransaction]:
-    """The transactional ids of all coordinators, by name."""
-    await cluster.refresh([], deadline)
+    """The transactional ids of all coordinators, by name.
+
+    Where a broker does not answer, all are asked again, by a fresh list of brokers: one that is gone has left
+    its ids to others.
+    """
     request = ListTransactionsRequest(state_filters=list(states), producer_id_filters=list(producer_ids))
     found: dict[str, ListedTransaction] = {}
 
@@ -90,8 +93,13 @@ async def list_transactions(
                 each.transactional_id, each.transaction_state, each.producer_id, node_id
             )
 
-    for node_id in list(cluster.metadata.nodes):
-        await cluster.retrying(lambda node_id=node_id: ask(node_id), deadline)  # type: ignore[misc]
+    async def attempt() -> None:
+        found.clear()
+        await cluster.refresh([], deadline)
+        for node_id in list(cluster.metadata.nodes):
+            await ask(node_id)
+
+    await cluster.retrying(attempt, deadline)
     return sorted(found.values(), key=lambda each: each.transactional_id)
 
 
