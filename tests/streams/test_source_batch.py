@@ -229,6 +229,19 @@ def test_records_that_do_not_come_are_told(broker: Broker, producer: Producer, t
         read_all(reader, [Slice(topic, 0, 0, 5)])
 
 
+def test_records_that_will_never_come_do_not_stop_a_query_that_is_to_go_on(
+    broker: Broker, producer: Producer, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A topic was made anew, shorter and with fewer partitions, after a batch of it was planned."""
+    from millstream.streams.reading.slices import Slice
+
+    send(producer, topic, range(3))
+    reader = BatchReader(options_for(broker, topic, kafkaConsumer__pollTimeoutMs=300, failOnDataLoss="false"))
+    assert values_of(read_all(reader, [Slice(topic, 0, 0, 5), Slice(topic, 7, 0, 5)])) == [0, 1, 2]
+    assert f"{topic}-0: the records at offsets 3 to 4 are lost" in caplog.text
+    assert f"{topic}-7: the records at offsets 0 to 4 are lost" in caplog.text
+
+
 def test_a_missing_topic_and_a_missing_broker_are_told_in_one_line(
     spark: SparkSession, broker: Broker, topic: str
 ) -> None:

@@ -16,6 +16,7 @@ from millstream.model import TopicPartition
 from millstream.streams.offsets import START
 from millstream.streams.reading.errors import LostRecords, NoTopic
 from millstream.streams.reading.stream import StreamReader
+from millstream.streams.sink_names import topic_of
 from millstream.testing import Broker, Cluster
 from tests.processes import until
 from tests.streams.reading import options_for, read_all, send, values_of
@@ -142,14 +143,14 @@ def test_available_now_ends_where_the_topic_ended(
 def test_new_partitions_are_read_from_their_beginning(
     make: Make, producer: Producer, admin: Admin, topic: str
 ) -> None:
-    reader = make(startingOffsets="latest", partition__metadata__cache__ttl__ms=-1)
+    reader = make(startingOffsets="latest", partition__metadata__cache__ttl__ms=-1, maxRecordsPerPartition=1)
     begun = latest(reader, reader.initialOffset())
     admin.add_partitions(topic, 3)
-    send(producer, topic, range(4), partition=2)
-    admin.delete_records({TopicPartition(topic, 2): 1})  # no loss: the query had not come upon it
+    send(producer, topic, range(5), partition=2)
+    admin.delete_records({TopicPartition(topic, 2): 2})  # no loss: the query had not come upon it
     end = until(lambda: _other(latest(reader, begun), begun), 10, "the partition is seen")
-    assert end[topic]["2"] == 4
-    assert values_of(read_all(reader, reader.partitions(begun, end))) == [1, 2, 3]
+    assert end[topic]["2"] == 5
+    assert values_of(read_all(reader, reader.partitions(begun, end))) == [2, 3, 4]
 
 
 def _other(found: dict[str, Any], than: dict[str, Any]) -> dict[str, Any] | None:
@@ -160,7 +161,8 @@ def test_topics_that_come_to_match_a_pattern_are_read(
     make: Make, broker: Broker, producer: Producer, new_name: Name
 ) -> None:
     prefix = new_name("pattern")
-    reader = make(subscribePattern=f"{prefix}.*", partition__metadata__cache__ttl__ms=-1)
+    broker.create_topic(topic_of(prefix), 1)  # the decisions of a sink are for nobody
+    reader = make(subscribePattern=f"({topic_of('')})?{prefix}.*", partition__metadata__cache__ttl__ms=-1)
     begun = latest(reader, reader.initialOffset())
     assert begun == {}
     broker.create_topic(f"{prefix}-new", 1)
@@ -198,6 +200,32 @@ def test_a_topic_that_was_made_anew_is_told(
     lax = make(subscribe=topic, failOnDataLoss="false")
     assert latest(lax, end) == {topic: {"0": 1}}
     assert lax.partitions(end, {topic: {"0": 1}}) == []
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_what_an_open_transaction_holds_back_is_not_lost(
+    make: Make, broker: Broker, topic: str, new_name: Name, fails: str
+) -> None:
+    """A query that had read on regardless, or is to begin behind it, waits for the transaction to end."""
+    with Producer(broker.bootstrap, transactional_id=new_name("txn")) as txn:
+        txn.begin_transaction()
+        send(txn, topic, [1, 2])
+        begun = {topic: {"0": 2, "1": 0}}
+        reader = make(kafka__isolation__level="read_committed", failOnDataLoss=fails)
+        assert latest(reader, begun) == begun
+        later = make(
+            kafka__isolation__level="read_committed", failOnDataLoss=fails, startingOffsets=json.dumps(begun)
+        )
+        assert later.initialOffset() == begun
+        txn.commit_transaction()
+        send_more(txn, topic, 3)
+    end = until(lambda: _other(latest(reader, begun), begun), 10, "the transaction is over")
+    assert values_of(read_all(reader, reader.partitions(begun, end))) == [3]
+
+
+def send_more(txn: Producer, topic: str, number: int) -> None:
+    with txn.transaction():
+        send(txn, topic, [number])
 
 
 def test_what_was_read_is_committed_for_a_group(

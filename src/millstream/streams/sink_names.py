@@ -9,10 +9,14 @@ the cluster by themselves (`transactional.id.expiration.ms`, 7 days).
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
+from uuid import UUID
 
 PREFIX = "millstream-sink-"
 RUN_LETTERS = 8
+_ATTEMPT = re.compile(rf"[^-]{{{RUN_LETTERS}}}-\d+-\d+")
+"""Run, partition and attempt, behind the prefix of a query."""
 
 
 class Run(NamedTuple):
@@ -24,7 +28,17 @@ class Run(NamedTuple):
     @property
     def prefix(self) -> str:
         """What the transactional ids of this run begin with."""
-        return f"{prefix_of(self.query)}{self.run[:RUN_LETTERS]}-"
+        letters = self.run.replace("-", "")[:RUN_LETTERS].ljust(RUN_LETTERS, "0")
+        return f"{prefix_of(self.query)}{letters}-"
+
+    @property
+    def is_one_start(self) -> bool:
+        """Whether no other start has this name: Spark's own are UUIDs, what a user named need not be one."""
+        try:
+            UUID(self.run)
+        except ValueError:
+            return False
+        return True
 
     def transactional_id(self, partition: int, attempt: int) -> str:
         return f"{self.prefix}{partition}-{attempt}"
@@ -35,6 +49,14 @@ def prefix_of(query: str) -> str:
     return f"{PREFIX}{query}-"
 
 
+def is_attempt_of(query: str, transactional_id: str) -> bool:
+    """Whether an id is that of an attempt of this query, and not of one whose name only begins the same."""
+    prefix = prefix_of(query)
+    return (
+        transactional_id.startswith(prefix) and _ATTEMPT.fullmatch(transactional_id, len(prefix)) is not None
+    )
+
+
 def owner_of(query: str) -> str:
     """The transactional id of a query's decisions; a driver that takes it has the query."""
     return f"{PREFIX}{query}"
@@ -43,3 +65,8 @@ def owner_of(query: str) -> str:
 def topic_of(query: str) -> str:
     """The topic of a query's decisions."""
     return f"__{PREFIX}{query}"
+
+
+def is_decisions(topic: str) -> bool:
+    """Whether a topic holds decisions: no pattern of a reader means those."""
+    return topic.startswith(topic_of(""))

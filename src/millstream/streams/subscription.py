@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from millstream.streams.problems import StreamsError
+from millstream.streams.sink_names import is_decisions
 
 Topics = str | Iterable[str] | re.Pattern[str]
 
@@ -37,7 +38,7 @@ class Subscription:
     def takes(self, topic: str) -> bool:
         """Whether a topic is one of these."""
         if self.pattern is not None:
-            return re.fullmatch(self.pattern, topic) is not None
+            return re.fullmatch(self.pattern, topic) is not None and not is_decisions(topic)
         return topic in self.topics
 
 

@@ -40,7 +40,7 @@ def starting(settings: SourceSettings, lookup: Lookup, partitions: list[TopicPar
     start = _found(settings.starting, lookup, partitions)
     if settings.starting.kind != "offsets":
         return start
-    first, last = lookup.earliest(partitions), lookup.latest(partitions)
+    first, last = lookup.earliest(partitions), lookup.written(partitions)
     for partition, offset in start.items():
         if offset < first[partition]:
             why = f"the partition begins at offset {first[partition]} now"

@@ -14,13 +14,14 @@ from millstream.client.errors import NoSuchTopic, Unreachable
 from millstream.client.face import LoopThread
 from millstream.client.fetch_session import FetchLimits
 from millstream.client.group_offsets import commit_offsets
-from millstream.client.offsets import EARLIEST, LATEST, list_offsets, partitions_by_leader
+from millstream.client.offsets import EARLIEST, LATEST, READ_UNCOMMITTED, list_offsets, partitions_by_leader
 from millstream.errors import KafkaError, NetworkException, RequestTimedOut
 from millstream.model import TopicPartition
 from millstream.streams.offsets import Offsets
 from millstream.streams.reading.errors import NoBroker, NoTopic
 from millstream.streams.reading.fetching import fetch
 from millstream.streams.reading.settings import SourceSettings
+from millstream.streams.sink_names import is_decisions
 
 T = TypeVar("T")
 
@@ -148,18 +149,17 @@ class Lookup:
     def _is_wanted(self, topic: str, index: int) -> bool:
         settings = self._settings
         if settings.pattern is not None:
-            return re.fullmatch(settings.pattern, topic) is not None
+            return re.fullmatch(settings.pattern, topic) is not None and not is_decisions(topic)
         return topic in settings.topics or (topic, index) in settings.partitions
 
     # ---------------------------------------------------------------- offsets
 
-    def offsets(self, wanted: Mapping[TopicPartition, int]) -> Offsets:
+    def offsets(self, wanted: Mapping[TopicPartition, int], isolation: int | None = None) -> Offsets:
         """Of each partition the offset at a time (ms), EARLIEST or LATEST; -1 where no record is so young."""
+        level = self._settings.isolation if isolation is None else isolation
 
         async def work() -> Offsets:
-            found = await list_offsets(
-                self._cluster, wanted, self._deadline(), isolation_level=self._settings.isolation
-            )
+            found = await list_offsets(self._cluster, wanted, self._deadline(), isolation_level=level)
             return {partition: each.offset for partition, each in found.items()}
 
         return self._run(work()) if wanted else {}
@@ -170,6 +170,10 @@ class Lookup:
     def latest(self, partitions: Iterable[TopicPartition]) -> Offsets:
         """The ends that the query's isolation level lets it read up to."""
         return self.offsets(dict.fromkeys(partitions, LATEST))
+
+    def written(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        """The ends of what is written, by open transactions, too: what lies before them is not lost."""
+        return self.offsets(dict.fromkeys(partitions, LATEST), READ_UNCOMMITTED)
 
     def commit(self, group: str, offsets: Offsets) -> None:
         """Commit offsets for a group that has no members."""

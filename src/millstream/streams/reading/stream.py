@@ -160,7 +160,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         gone = sorted(begun.keys() - set(partitions))
         if gone:
             report_loss(f"{gone[0]} is gone, the query had read up to {begun[gone[0]]}", self._is_fatal)
-        self._latest = latest
+        self._latest = latest = self._not_before(begun, latest)
         if self._target is not None:
             latest = {p: min(o, latest.get(p, o)) for p, o in self._target.items() if p in latest}
             # a checkpoint may be further than the target of a query that begins
@@ -174,6 +174,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
                 latest[partition] = self._latest[partition]
         return latest
+
+    def _not_before(self, begun: Offsets, latest: Offsets) -> Offsets:
+        """The ends; but none before where the query is only because a transaction is open there. The query
+        has read on without waiting for the outcome, or is to begin behind it.
+        """
+        behind = [each for each in begun.keys() & latest.keys() if latest[each] < begun[each]]
+        if not behind or not self._settings.isolation:
+            return latest
+        written = self._asked().written(behind)
+        return latest | {each: begun[each] for each in behind if written[each] >= begun[each]}
 
     @property
     def _is_fatal(self) -> bool:

@@ -128,11 +128,25 @@ class SliceFetcher:
                 continue
             if chunk is not None:
                 return chunk
+        if not self._settings.fail_on_data_loss and await self._is_over(position):
+            return self._skip(position, self._piece.end, "the partition ends before them now")
         raise NoRecords(
             f"{self._partition}: nothing could be read from offset {position} on (of {self._piece.end}) in "
             f"{self._settings.poll_timeout_ms} ms, {last}: see to the brokers, or raise "
             "kafkaConsumer.pollTimeoutMs"
         )
+
+    async def _is_over(self, position: int) -> bool:
+        """Whether the brokers say that there is no record from an offset on: it is not they who are away."""
+        try:
+            found = await list_offsets(
+                self._cluster, {self._partition: LATEST}, Deadline(self._settings.request_timeout_ms)
+            )
+        except NoSuchTopic:
+            return True
+        except KafkaError:
+            return False
+        return found[self._partition].offset <= position
 
     async def _try(self, position: int, deadline: Deadline) -> Chunk | None:
         partition, settings = self._partition, self._settings
@@ -174,8 +188,8 @@ class SliceFetcher:
         piece, partition = self._piece, self._partition
         first = (await list_offsets(self._cluster, {partition: EARLIEST}, deadline))[partition].offset
         if position < first:
-            if piece.is_new and position == 0:
-                return Chunk(memoryview(b""), first, None)
+            if piece.is_new and position == piece.start:
+                return Chunk(memoryview(b""), min(first, piece.end), None)
             upto = min(first, piece.end)
             return self._skip(position, upto, f"the partition begins at offset {first} now")
         last = (await list_offsets(self._cluster, {partition: LATEST}, deadline))[partition].offset
