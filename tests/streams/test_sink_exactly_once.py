@@ -216,6 +216,16 @@ def test_killed_everywhere(make_app: Callable[..., App]) -> None:
     assert app.output() == app.answer()
 
 
+def test_killed_in_a_function_for_each_batch(make_app: Callable[..., App]) -> None:
+    """Rows that change are written by foreachBatch, under the same decisions."""
+    app = make_app(batches=2, mode="update")
+    app.start()
+    assert app.stop_at("after-end-1") is not None, app.log[-3000:]
+    strike(app, DRIVER, None)
+    app.finish()
+    assert app.output() == app.answer()
+
+
 def test_without_decisions_the_same_kills_are_found_out(make_app: Callable[..., App]) -> None:
     app = make_app(batches=4)
     app.with_decision = False

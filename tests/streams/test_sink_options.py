@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
 from millstream.errors import MillstreamError
+from millstream.streams.datasource import MillstreamSource
+from millstream.streams.options import BadOption
 from millstream.streams.sink import BatchWriter, StreamWriter
-from millstream.streams.sink_columns import RECORD_COLUMNS
+from millstream.streams.sink_columns import RECORD_COLUMNS, by_topic
+from millstream.streams.sink_errors import BadRow
 from millstream.streams.sink_options import FORBIDDEN, KNOWN, SETTINGS
 
 pytestmark = [pytest.mark.java, pytest.mark.usefixtures("spark")]  # which parses the schemas
@@ -91,6 +95,27 @@ def test_a_topic_is_needed_once() -> None:
     with pytest.raises(MillstreamError, match="no topic is named"):
         BatchWriter(given, schema("value string"))
     BatchWriter(given, schema("value string, topic string"))
+
+
+def test_nothing_is_overwritten() -> None:
+    source = MillstreamSource(OPTIONS)
+    with pytest.raises(BadOption, match=r'nothing is overwritten: write .mode."append"'):
+        source.writer(schema("value string"), overwrite=True)
+    source.streamWriter(schema("value string"), overwrite=True)  # complete mode: all rows with each batch
+
+
+@pytest.mark.parametrize("headers", [[None], [{"key": None, "value": b"x"}]])
+def test_a_header_has_a_key(headers: list[object]) -> None:
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    good = [None, [], [{"key": "h", "value": None}]]
+    for rows, is_good in ((good, True), ([*good, headers], False)):
+        columns = {"value": pa.array([b"x"] * len(rows)), "headers": pa.array(rows, kind)}
+        batch = pa.record_batch(columns).slice(1)
+        if is_good:
+            assert [topic for topic, _ in by_topic(batch, "out")] == ["out"]
+        else:
+            with pytest.raises(BadRow, match="a row has a header without a key"):
+                list(by_topic(batch, "out"))
 
 
 def test_weak_acks_are_for_at_least_once() -> None:

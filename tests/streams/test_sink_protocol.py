@@ -13,19 +13,31 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StringType, StructField, StructType
 
 from millstream import Admin
+from millstream.client.cluster import Cluster
+from millstream.client.deadline import Deadline
 from millstream.client.offsets import READ_COMMITTED
 from millstream.errors import KafkaError
 from millstream.streams import sink_failpoints
+from millstream.streams.sink import BatchWriter
 from millstream.streams.sink_commit import Committer
-from millstream.streams.sink_errors import CheckpointBehind, LostTransaction, TornBatch
+from millstream.streams.sink_errors import (
+    BadRow,
+    CheckpointBehind,
+    LostDecision,
+    LostTransaction,
+    TornBatch,
+    WrittenTwice,
+)
 from millstream.streams.sink_message import Attempt
-from millstream.streams.sink_names import Run, topic_of
+from millstream.streams.sink_names import Run, is_attempt_of, owner_of, topic_of
 from millstream.streams.sink_options import sink_options
 from millstream.streams.sink_reset import reset_sink, settle_sink
 from millstream.streams.sink_task import RowWriter, look_up, max_timeout_ms
 from millstream.testing import Broker
+from millstream.testing import Cluster as BrokerCluster
 from tests.client.conftest import either_bootstrap, kafka_bootstrap, own_bootstrap
 from tests.client.logs import values_in
 from tests.conftest import Name
@@ -45,7 +57,8 @@ class Query:
         given = {"kafka.bootstrap.servers": bootstrap, "topic": topic, **options}
         self.options = sink_options(given)
         with Admin(bootstrap) as admin:
-            admin.create_topic(topic, 1)
+            if topic not in admin.list_topics():
+                admin.create_topic(topic, 1)
 
     def driver(self) -> Driver:
         return Driver(self, Run(self.id, uuid4().hex))
@@ -70,7 +83,7 @@ class Driver:
     def task(self, batch: int, partition: int, attempt: int = 0) -> Attempt:
         last = look_up(self.query.options, self.query.id)
         if last is not None and last.batch == batch:
-            return Attempt(self.run, batch, partition, attempt, None)
+            return Attempt(self.run, batch, partition, attempt, None, was_decided=True)
         writer = RowWriter(self.query.options, self.run.transactional_id(partition, attempt))
         rows = pa.record_batch({"value": rows_of(batch)[partition::TASKS]})
         return Attempt(self.run, batch, partition, attempt, writer.write(iter([rows])))
@@ -330,7 +343,6 @@ def test_reset_forgets_the_decisions(own_query: Query) -> None:
 def test_the_last_decision_is_found_among_many_aborted_ones(own_query: Query) -> None:
     """Only the end of the topic is read, further back only where it holds nothing committed."""
     from millstream import Producer
-    from millstream.streams.sink_names import owner_of
 
     driver = own_query.driver()
     driver.do(0)
@@ -342,3 +354,97 @@ def test_the_last_decision_is_found_among_many_aborted_ones(own_query: Query) ->
     assert own_query.last == (0, True)
     driver.do(1)
     assert own_query.output() == answer(2)
+
+
+def test_a_second_write_under_the_same_name_is_refused(own_query: Query) -> None:
+    """In a function for foreachBatch; taken for the first one come again, its rows would be lost."""
+    driver = own_query.driver()
+    driver.do(0)
+    with pytest.raises(WrittenTwice, match=r"batch 0 of .* needs an outputName of its own"):
+        driver.do(0)
+    own_query.driver().do(0)  # another run comes with the batch again
+    driver.do(1)
+    assert own_query.output() == answer(2)
+
+
+def test_outputs_whose_names_begin_alike_leave_each_other_alone(own_query: Query, new_name: Name) -> None:
+    other = Query(own_query.bootstrap, new_name("out"))
+    other.id = f"{own_query.id}-dates-2"
+    attempts, driver = other.driver(), own_query.driver()
+    written = attempts.tasks(0)
+    driver.do(0)
+    assert settle_sink(own_query.bootstrap, own_query.id).aborted == 0
+    attempts.commit(0, written)
+    assert (own_query.output(), other.output()) == (answer(1), answer(1))
+
+
+def test_ids_of_attempts_are_told_from_others() -> None:
+    run = Run("q-a", str(uuid4()))
+    assert is_attempt_of("q-a", run.transactional_id(3, 1))
+    assert is_attempt_of("q-a", Run("q-a", "batch").transactional_id(0, 0))
+    assert not is_attempt_of("q", run.transactional_id(3, 1))
+    for name in ("q-a", "q-a-b", "q-a-2024-01-02"):
+        assert not is_attempt_of("q-a", owner_of(name))
+
+
+def test_a_transaction_that_a_list_left_out_is_asked_for(own_query: Query) -> None:
+    """While coordinators move, a list of what is open may lack some."""
+    driver = own_query.driver()
+    attempts = driver.tasks(0)
+
+    async def check(known: list[Attempt]) -> None:
+        async with Cluster(own_query.bootstrap) as cluster:
+            await driver.committer._check_open(cluster, 0, known, [], Deadline(TIMEOUT_MS))
+
+    asyncio.run(check(attempts))
+    driver.abort(0)
+    with pytest.raises(LostTransaction, match="3 of its transactions"):
+        asyncio.run(check(attempts))
+
+
+def test_a_batch_write_that_is_committed_has_not_failed(new_name: Name) -> None:
+    """Where brokers delete no topics, its decision stays; who is told of a failure writes again."""
+    with Broker({"delete.topic.enable": "false"}) as broker:
+        query = Query(broker.bootstrap, new_name("out"))
+        options = {"kafka.bootstrap.servers": broker.bootstrap, "topic": query.topic}
+        writer = BatchWriter(options, StructType([StructField("value", StringType())]))
+        query.id = writer._this_run.query
+        writer.commit([*Driver(query, writer._this_run).tasks(0)])
+        assert query.output() == answer(1)
+
+
+def test_a_broker_dies_and_the_query_goes_on(new_name: Name) -> None:
+    """Several brokers keep the decisions, whatever the default; one that is gone is not waited for."""
+    with BrokerCluster(brokers=3) as cluster:
+        topic = cluster.create_topic(new_name("out"), 1, replication_factor=3)
+        query = Query(cluster.bootstrap, topic)
+        driver = query.driver()
+        driver.do(0)
+        with Admin(cluster.bootstrap) as admin:
+            (decisions,) = admin.describe_topic(topic_of(query.id)).partitions.values()
+            assert len(decisions.replicas) == 3
+        attempts = driver.tasks(1)
+        cluster[cluster.leader(topic)].kill()
+        driver.commit(1, attempts)
+        driver.do(2)
+        assert query.output() == answer(3)
+
+
+def test_a_decision_that_tasks_went_by_and_that_is_gone(own_query: Query) -> None:
+    """The rest of the batch is not decided without the rows that they left out."""
+    own_query.driver().do(0)
+    driver = own_query.driver()
+    left_out = driver.task(0, 0)
+    reset_sink(own_query.bootstrap, own_query.id)
+    written = [driver.task(0, partition) for partition in (1, 2)]
+    with pytest.raises(LostDecision, match=r"batch 0 of query .* was decided when its tasks began"):
+        driver.commit(0, [left_out, *written])
+    driver.abort(0)
+    assert own_query.output() == answer(1)
+
+
+def test_a_record_that_is_too_large(own_query: Query) -> None:
+    writer = RowWriter(own_query.options, "too-large")
+    with pytest.raises(BadRow, match=r"a record of .* bytes is larger .*: raise kafka.max.request.size"):
+        writer.write(iter([pa.record_batch({"value": [bytes(2 << 20)]})]))
+    assert own_query.output() == []

@@ -45,8 +45,11 @@ class MillstreamSource(DataSource):
         return StreamReader(self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from millstream.streams.options import BadOption
         from millstream.streams.sink import BatchWriter
 
+        if overwrite:
+            raise BadOption('records are appended to topics, nothing is overwritten: write .mode("append")')
         return BatchWriter(self.options, schema)
 
     def streamWriter(  # noqa: N802 - Spark's name

@@ -8,6 +8,7 @@ so that a writer keeps nothing.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -18,18 +19,21 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
 from millstream.client.producer_identity import HandedOver
+from millstream.errors import MillstreamError
 from millstream.streams import sink_failpoints
 from millstream.streams.options import BadOption
 from millstream.streams.sink_columns import check_schema
 from millstream.streams.sink_commit import Committer, check_order, end_all, transactions_of
 from millstream.streams.sink_message import Attempt
-from millstream.streams.sink_names import Run
+from millstream.streams.sink_names import Run, topic_of
 from millstream.streams.sink_options import SinkOptions, sink_options
 from millstream.streams.sink_task import RowWriter, first_rows, look_up, run
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+log = logging.getLogger("millstream.streams")
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
@@ -52,13 +56,14 @@ class Sink:
         this_run, batch = run_and_batch
         rows = first_rows(iterator)
         transaction = None
-        if rows is not None and not self._is_decided(this_run.query, batch):
+        was_decided = rows is not None and self._is_decided(this_run.query, batch)
+        if rows is not None and not was_decided:
             transaction = self._write_rows(
                 this_run.transactional_id(task.partitionId(), task.attemptNumber()), rows
             )
         for _ in iterator:
             pass  # a decided batch comes again: its rows are written
-        return Attempt(this_run, batch, task.partitionId(), task.attemptNumber(), transaction)
+        return Attempt(this_run, batch, task.partitionId(), task.attemptNumber(), transaction, was_decided)
 
     def _is_decided(self, query: str, batch: int) -> bool:
         if not self._options.is_exactly_once or sink_failpoints.is_without_decision():
@@ -131,14 +136,23 @@ class BatchWriter(Sink, DataSourceArrowWriter):
             self._commit(attempts)
         elif transactions_of(attempts):
             self._commit(attempts)
-            run(self._committer(self._this_run).forget())  # nobody comes with this batch again
+            self._forget()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         if self._options.output_name is not None:
             for attempt in attempts_of(messages)[:1]:
                 self._abort(attempt.run, attempt.batch)
         elif self._abort(self._this_run, ONLY_BATCH):
+            self._forget()
+
+    def _forget(self) -> None:
+        """Nobody comes with this batch again. What is committed must not fail by tidying up."""
+        try:
             run(self._committer(self._this_run).forget())
+        except MillstreamError as error:
+            log.warning(
+                "the decisions of a batch write stay in %s: %s", topic_of(self._this_run.query), error
+            )
 
 
 def _streaming(task: TaskContext) -> tuple[Run, int]:

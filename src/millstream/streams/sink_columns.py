@@ -67,6 +67,7 @@ def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa
     names = [name for name in RECORD_COLUMNS if name in batch.schema.names]
     rows = batch.select(names)
     _check_partitions(rows)
+    _check_headers(rows)
     if topic is not None:
         yield topic, rows
         return
@@ -90,3 +91,10 @@ def _check_partitions(rows: pa.RecordBatch) -> None:
         least = pc.min(rows.column("partition")).as_py()
         if least is not None and least < 0:
             raise BadRow(f"a row has partition {least}: it is 0 or more, or null for the key's partition")
+
+
+def _check_headers(rows: pa.RecordBatch) -> None:
+    if "headers" in rows.schema.names:
+        pairs: Any = rows.column("headers").flatten()
+        if pairs.null_count or pairs.field("key").null_count:
+            raise BadRow("a row has a header without a key: a header's key is text, its value may be null")

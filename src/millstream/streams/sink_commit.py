@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
-from millstream.client.handover import end_transaction, take_over
+from millstream.client.handover import end_transaction, is_open, take_over
 from millstream.client.producer_identity import HandedOver
 from millstream.errors import (
     InvalidProducerEpoch,
@@ -21,9 +21,15 @@ from millstream.errors import (
 )
 from millstream.streams import sink_failpoints
 from millstream.streams.sink_decisions import Decision, Owner, forget, last_decision
-from millstream.streams.sink_errors import CheckpointBehind, LostTransaction, TornBatch
+from millstream.streams.sink_errors import (
+    CheckpointBehind,
+    LostDecision,
+    LostTransaction,
+    TornBatch,
+    WrittenTwice,
+)
 from millstream.streams.sink_message import Attempt
-from millstream.streams.sink_names import Run, prefix_of
+from millstream.streams.sink_names import Run, is_attempt_of, prefix_of, topic_of
 
 AT_ONCE = 16
 """How many transactions are ended at the same time."""
@@ -45,21 +51,35 @@ class Committer:
         query = self._run.query
         async with Cluster(self._bootstrap) as cluster:
             deadline = Deadline(self._timeout_ms)
-            if not transactions_of(attempts):
+            was_decided = any(each.was_decided for each in attempts)
+            if not transactions_of(attempts) and not was_decided:
                 last = await last_decision(cluster, query, deadline)
                 if last is None or (last.is_done and last.batch < batch):
                     return
             async with Owner(cluster, self._bootstrap, query, deadline) as owner:
-                open_before = await take_over(cluster, prefix_of(query), deadline)
+                open_before = await open_attempts(cluster, query, deadline)
+                is_second = self._is_second(batch, owner.last)
                 await finish(cluster, owner, deadline)
                 check_order(query, batch, owner.last)
                 if owner.last is None or owner.last.batch < batch:
-                    self._check_open(batch, attempts, open_before)
+                    if was_decided:
+                        raise LostDecision(
+                            f"batch {batch} of query {query} was decided when its tasks began, and is not "
+                            f"any more: topic {topic_of(query)} was deleted, or lost records. When the query "
+                            "is started again it writes the batch again, with duplicates of what is there."
+                        )
+                    await self._check_open(cluster, batch, attempts, open_before, deadline)
                     sink_failpoints.reached(sink_failpoints.BEFORE_DECISION)
                     await owner.write(decision_of(batch, self._run, attempts))
                     sink_failpoints.reached(sink_failpoints.AFTER_DECISION)
                     await finish(cluster, owner, deadline)
                 await self._abort_losers(cluster, open_before, deadline)
+                if is_second:
+                    raise WrittenTwice(
+                        f"batch {batch} of {query} was written already, by another write of this batch: its "
+                        "rows are in the output, those of this write are not. Each write in a function for "
+                        "foreachBatch needs an outputName of its own."
+                    )
         sink_failpoints.reached(sink_failpoints.BEFORE_RETURN)
 
     async def abort(self, batch: int) -> bool:
@@ -77,9 +97,31 @@ class Committer:
         async with Cluster(self._bootstrap) as cluster:
             await forget(cluster, self._run.query, Deadline(self._timeout_ms))
 
-    def _check_open(self, batch: int, attempts: Sequence[Attempt], open_before: Iterable[HandedOver]) -> None:
-        """A transaction that is gone already must not be decided upon."""
-        lost = set(transactions_of(attempts)) - set(open_before)
+    def _is_second(self, batch: int, last: Decision | None) -> bool:
+        """Whether this very run has written the batch before. A batch comes again in another run only, so
+        this is another write under the same name, and its rows are not the ones that were written.
+        """
+        return (
+            last is not None
+            and last.is_done
+            and (last.batch, last.run) == (batch, self._run.run)
+            and self._run.is_one_start
+        )
+
+    async def _check_open(
+        self,
+        cluster: Cluster,
+        batch: int,
+        attempts: Sequence[Attempt],
+        open_before: Iterable[HandedOver],
+        deadline: Deadline,
+    ) -> None:
+        """A transaction that is gone already must not be decided upon.
+
+        A list of what is open may lack some while coordinators move; their own word counts.
+        """
+        missing = set(transactions_of(attempts)) - set(open_before)
+        lost = [each for each in missing if not await is_open(cluster, each, deadline)]
         if lost:
             raise LostTransaction(
                 f"batch {batch} of query {self._run.query} was not written: {len(lost)} of its transactions, "
@@ -97,7 +139,7 @@ class Committer:
         belong to a driver that has followed this one, and to the next batch.
         """
         known = set(open_before)
-        still_open = await take_over(cluster, prefix_of(self._run.query), deadline)
+        still_open = await open_attempts(cluster, self._run.query, deadline)
         await end_all(
             cluster,
             [
@@ -108,6 +150,15 @@ class Committer:
             deadline,
             is_commit=False,
         )
+
+
+async def open_attempts(cluster: Cluster, query: str, deadline: Deadline) -> list[HandedOver]:
+    """The open transactions of a query's attempts."""
+    return [
+        each
+        for each in await take_over(cluster, prefix_of(query), deadline)
+        if is_attempt_of(query, each.transactional_id)
+    ]
 
 
 def transactions_of(attempts: Iterable[Attempt]) -> list[HandedOver]:

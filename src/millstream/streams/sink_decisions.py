@@ -18,6 +18,7 @@ import msgspec
 from millstream.client.cluster import Cluster
 from millstream.client.consumer import AsyncConsumer
 from millstream.client.deadline import Deadline
+from millstream.client.metadata import Topic
 from millstream.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
 from millstream.client.producer import AsyncProducer
 from millstream.client.producer_identity import HandedOver
@@ -29,6 +30,8 @@ from millstream.streams.sink_names import Run, owner_of, topic_of
 
 KEY = b"decision"
 CONFIGS = {"cleanup.policy": "compact", "segment.bytes": str(1 << 20), "retention.ms": "-1"}
+REPLICAS = 3
+"""Where there are so many brokers, whatever other topics have: a lost decision is a torn batch."""
 OWNER_TIMEOUT_MS = 60_000
 LOOK_BACK = 8
 """How far from the end the last record is looked for at first: markers and aborted records lie between."""
@@ -155,9 +158,22 @@ class Owner:
         name, deadline = topic_of(self.query), self._deadline
         if not await _is_known(self._cluster, name, deadline):
             try:
-                await create_topic(self._cluster, name, deadline, partitions=1, configs=CONFIGS)
+                replicas = min(REPLICAS, len(self._cluster.metadata.nodes))
+                await create_topic(
+                    self._cluster,
+                    name,
+                    deadline,
+                    partitions=1,
+                    replication_factor=replicas,
+                    configs={**CONFIGS, "min.insync.replicas": str(max(1, replicas - 1))},
+                )
             except TopicAlreadyExists:
-                await self._cluster.topic(name, deadline, allow_auto_creation=True)
+                await self._cluster.retrying(self._shown, deadline)
+
+    async def _shown(self) -> Topic:
+        """The topic, which must not come about by being asked for: it would not be compacted."""
+        name = topic_of(self.query)
+        return (await self._cluster.refresh([name], self._deadline)).topic(name)
 
     async def __aexit__(self, *_: object) -> None:
         await self._producer.close()

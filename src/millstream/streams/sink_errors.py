@@ -21,5 +21,13 @@ class CheckpointBehind(MillstreamError):
     """The checkpoint is older than the output: it would write batches that are written already."""
 
 
+class LostDecision(MillstreamError):
+    """A decision that tasks went by is gone: what they left out may not be in the output."""
+
+
+class WrittenTwice(MillstreamError):
+    """A second write of a batch under the same name: its rows would be taken for those written before."""
+
+
 class TornBatch(MillstreamError):
     """A part of a decided batch could not be committed: the output holds the rest of it."""

@@ -12,10 +12,11 @@ from millstream.streams.sink_names import Run
 
 @dataclass(frozen=True)
 class Attempt(WriterCommitMessage):
-    """One attempt of one task. No transaction: there was nothing to write, or it was written before."""
+    """One attempt of one task. No transaction: there was nothing to write, or the batch `was_decided`."""
 
     run: Run
     batch: int
     partition: int
     attempt: int
     transaction: HandedOver | None
+    was_decided: bool = False

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 
 from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
-from millstream.client.handover import take_over
-from millstream.streams.sink_commit import end_all, finish
+from millstream.streams.sink_commit import end_all, finish, open_attempts
 from millstream.streams.sink_decisions import Owner, forget, last_decision
 from millstream.streams.sink_errors import TornBatch
-from millstream.streams.sink_names import prefix_of
 
 TIMEOUT_MS = 30_000
 
@@ -51,7 +49,7 @@ async def _settle(bootstrap: str, query: str, timeout_ms: float, *, forgets: boo
         deadline = Deadline(timeout_ms)
         last = await last_decision(cluster, query, deadline)
         was_undone = is_torn = False
-        if last is not None or await take_over(cluster, prefix_of(query), deadline):
+        if last is not None or await open_attempts(cluster, query, deadline):
             async with Owner(cluster, bootstrap, query, deadline) as owner:
                 last = owner.last
                 was_undone = last is not None and not last.is_done
@@ -59,7 +57,7 @@ async def _settle(bootstrap: str, query: str, timeout_ms: float, *, forgets: boo
                     await finish(cluster, owner, deadline)
                 except TornBatch:
                     is_torn = True
-                still_open = await take_over(cluster, prefix_of(query), deadline)
+                still_open = await open_attempts(cluster, query, deadline)
                 await end_all(cluster, still_open, deadline, is_commit=False)
         else:
             still_open = []

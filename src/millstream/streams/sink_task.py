@@ -15,10 +15,15 @@ from millstream.client.errors import NoSuchTopic
 from millstream.client.producer_blocking import Producer
 from millstream.client.producer_columns import Deliveries
 from millstream.client.producer_identity import HandedOver
-from millstream.errors import ClusterAuthorizationFailed, RequestTimedOut, UnknownTopicOrPartition
+from millstream.errors import (
+    ClusterAuthorizationFailed,
+    MessageTooLarge,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
 from millstream.streams.sink_columns import by_topic
 from millstream.streams.sink_decisions import Decision, last_decision
-from millstream.streams.sink_errors import MissingTopic
+from millstream.streams.sink_errors import BadRow, MissingTopic
 from millstream.streams.sink_options import SinkOptions
 
 if TYPE_CHECKING:
@@ -66,7 +71,13 @@ class RowWriter:
         for batch in batches:
             for topic, rows in by_topic(batch, self._options.topic):
                 self._ensure(topic)
-                sent = producer.send_arrow(topic, rows)
+                try:
+                    sent = producer.send_arrow(topic, rows)
+                except MessageTooLarge as error:
+                    raise BadRow(
+                        f"topic {topic}: {error}: raise kafka.max.request.size, "
+                        "and the topic's max.message.bytes"
+                    ) from None
                 if checks:
                     under_way.append(sent)
             while under_way and under_way[0].done():
