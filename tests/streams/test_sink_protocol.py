@@ -22,7 +22,7 @@ from millstream.client.offsets import READ_COMMITTED
 from millstream.errors import KafkaError
 from millstream.streams import sink_failpoints
 from millstream.streams.sink import BatchWriter
-from millstream.streams.sink_commit import Committer
+from millstream.streams.sink_commit import Committer, open_attempts
 from millstream.streams.sink_errors import (
     BadRow,
     CheckpointBehind,
@@ -38,6 +38,7 @@ from millstream.streams.sink_reset import reset_sink, settle_sink
 from millstream.streams.sink_task import RowWriter, look_up, max_timeout_ms
 from millstream.testing import Broker
 from millstream.testing import Cluster as BrokerCluster
+from millstream.testing.member import Member
 from tests.client.conftest import either_bootstrap, kafka_bootstrap, own_bootstrap
 from tests.client.logs import values_in
 from tests.conftest import Name
@@ -413,6 +414,15 @@ def test_a_batch_write_that_is_committed_has_not_failed(new_name: Name) -> None:
         assert query.output() == answer(1)
 
 
+async def _list_while_it_dies(dying: Member, bootstrap: str, query: str) -> None:
+    """A broker falls silent, and is then gone: those that are left know what is open soon, not at last."""
+    async with Cluster(bootstrap, request_timeout_ms=200) as cluster:
+        assert len(await open_attempts(cluster, query, Deadline(TIMEOUT_MS))) == TASKS
+        dying.pause()
+        asyncio.get_running_loop().call_later(0.5, dying.kill)
+        await asyncio.wait_for(open_attempts(cluster, query, Deadline(600_000)), 20)
+
+
 def test_a_broker_dies_and_the_query_goes_on(new_name: Name) -> None:
     """Several brokers keep the decisions, whatever the default; one that is gone is not waited for."""
     with BrokerCluster(brokers=3) as cluster:
@@ -424,7 +434,8 @@ def test_a_broker_dies_and_the_query_goes_on(new_name: Name) -> None:
             (decisions,) = admin.describe_topic(topic_of(query.id)).partitions.values()
             assert len(decisions.replicas) == 3
         attempts = driver.tasks(1)
-        cluster[cluster.leader(topic)].kill()
+        dying = cluster[cluster.leader(topic)]
+        asyncio.run(_list_while_it_dies(dying, cluster.bootstrap, query.id))
         driver.commit(1, attempts)
         driver.do(2)
         assert query.output() == answer(3)
