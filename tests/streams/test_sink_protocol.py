@@ -35,7 +35,7 @@ from millstream.streams.sink_message import Attempt
 from millstream.streams.sink_names import Run, is_attempt_of, owner_of, topic_of
 from millstream.streams.sink_options import sink_options
 from millstream.streams.sink_reset import reset_sink, settle_sink
-from millstream.streams.sink_task import RowWriter, look_up, max_timeout_ms
+from millstream.streams.sink_task import RowWriter, ask_max_timeout_ms, look_up, max_timeout_ms
 from millstream.testing import Broker
 from millstream.testing import Cluster as BrokerCluster
 from millstream.testing.member import Member
@@ -414,13 +414,18 @@ def test_a_batch_write_that_is_committed_has_not_failed(new_name: Name) -> None:
         assert query.output() == answer(1)
 
 
-async def _list_while_it_dies(dying: Member, bootstrap: str, query: str) -> None:
-    """A broker falls silent, and is then gone: those that are left know what is open soon, not at last."""
-    async with Cluster(bootstrap, request_timeout_ms=200) as cluster:
-        assert len(await open_attempts(cluster, query, Deadline(TIMEOUT_MS))) == TASKS
+async def _ask_while_it_dies(dying: Member, query: Query) -> None:
+    """A broker falls silent, and is then gone: those that are left are asked soon, not at the deadline."""
+    async with Cluster(query.bootstrap, request_timeout_ms=200) as cluster:
+        assert len(await open_attempts(cluster, query.id, Deadline(TIMEOUT_MS))) == TASKS
         dying.pause()
         asyncio.get_running_loop().call_later(0.5, dying.kill)
-        await asyncio.wait_for(open_attempts(cluster, query, Deadline(600_000)), 20)
+        await asyncio.wait_for(
+            asyncio.gather(
+                open_attempts(cluster, query.id, Deadline(600_000)), ask_max_timeout_ms(query.options)
+            ),
+            30,
+        )
 
 
 def test_a_broker_dies_and_the_query_goes_on(new_name: Name) -> None:
@@ -435,7 +440,7 @@ def test_a_broker_dies_and_the_query_goes_on(new_name: Name) -> None:
             assert len(decisions.replicas) == 3
         attempts = driver.tasks(1)
         dying = cluster[cluster.leader(topic)]
-        asyncio.run(_list_while_it_dies(dying, cluster.bootstrap, query.id))
+        asyncio.run(_ask_while_it_dies(dying, query))
         driver.commit(1, attempts)
         driver.do(2)
         assert query.output() == answer(3)

@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 MAX_TIMEOUT_KEY = "transaction.max.timeout.ms"
 USUAL_MAX_TIMEOUT_MS = 900_000
+BROKER_WAIT_MS = 2_000
+"""How long one broker is asked for its limit. It may be gone; what the others say is enough."""
 TOPIC_WAIT_MS = 5_000
 """How long a topic that brokers do not know is waited for: they may be creating it."""
 
@@ -127,27 +129,38 @@ async def ensure_topic(options: SinkOptions, topic: str) -> None:
 
 
 def max_timeout_ms(options: SinkOptions) -> int:
-    """The longest time that brokers let a transaction be open; the usual one, where they do not tell."""
+    """The longest time that brokers let a transaction be open; the usual one, where they do not tell.
+
+    It is kept once all brokers have answered.
+    """
     known = _max_timeouts_ms.get(options.bootstrap)
     if known is None:
-        known = _max_timeouts_ms[options.bootstrap] = run(_ask_max_timeout_ms(options))
+        known, is_complete = run(ask_max_timeout_ms(options))
+        if is_complete:
+            _max_timeouts_ms[options.bootstrap] = known
     return known
 
 
-async def _ask_max_timeout_ms(options: SinkOptions) -> int:
+async def ask_max_timeout_ms(options: SinkOptions) -> tuple[int, bool]:
+    """The least that brokers say, and whether none of them was away."""
+    is_complete = True
     async with Cluster(options.bootstrap) as cluster:
         deadline = Deadline(options.timeout_ms)
         await cluster.refresh([], deadline)
         found = []
         for node in sorted(cluster.metadata.nodes):
             try:
+                within = deadline.sooner(BROKER_WAIT_MS)
                 configs = await describe_configs(
-                    cluster, Resource.BROKER, str(node), deadline, keys=[MAX_TIMEOUT_KEY]
+                    cluster, Resource.BROKER, str(node), within, keys=[MAX_TIMEOUT_KEY]
                 )
             except ClusterAuthorizationFailed:
                 continue
+            except RequestTimedOut:
+                is_complete = False
+                continue
             found += [int(each.value) for each in configs if each.value]
-        return min(found, default=USUAL_MAX_TIMEOUT_MS)
+        return min(found, default=USUAL_MAX_TIMEOUT_MS), is_complete
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
