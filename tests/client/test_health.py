@@ -46,6 +46,13 @@ def test_a_broker_that_is_away_counts_before_the_controller_has_said_so() -> Non
     assert list(judge(metadata(FINE, nodes=(2, 3)), {}).offline) == [KEY]
 
 
+def test_no_more_replicas_are_asked_for_than_there_are() -> None:
+    """As the brokers take it, and Kafka's UnderMinIsr: min.insync.replicas beyond the replicas means all."""
+    assert judge(metadata(Partition(0, 1, 0, (1,), (1,))), {"t": 2}).is_healthy
+    assert judge(metadata(Partition(0, 1, 0, (1, 2), (1, 2))), {"t": 3}).is_healthy
+    assert list(judge(metadata(Partition(0, 1, 0, (1, 2), (1,))), {"t": 3}).under_min_isr) == [KEY]
+
+
 def test_no_controller_is_no_health() -> None:
     found = judge(metadata(FINE, controller=-1), {})
     assert not found.is_healthy

@@ -25,7 +25,7 @@ class Health:
     offline: dict[TopicPartition, Partition] = field(default_factory=dict)
     """Without a leader: neither written nor read."""
     under_min_isr: dict[TopicPartition, Partition] = field(default_factory=dict)
-    """Refuse writes with acks=all."""
+    """Refuse writes with acks=all. A topic with fewer replicas than min.insync.replicas needs all of them."""
     under_replicated: dict[TopicPartition, Partition] = field(default_factory=dict)
     """Some replica is not in sync."""
 
@@ -72,7 +72,7 @@ def judge(metadata: Metadata, min_in_sync: Mapping[str, int]) -> Health:
             if partition.leader not in nodes:
                 offline[key] = partition
             alive = sum(replica in nodes for replica in partition.isr)
-            if alive < min_in_sync.get(name, 1):
+            if alive < min(min_in_sync.get(name, 1), len(partition.replicas)):
                 under_min[key] = partition
             if alive < len(partition.replicas):
                 under[key] = partition
