@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -329,6 +330,23 @@ def test_stopping_lets_requests_under_way_be_answered() -> None:
             async with asyncio.timeout(10):
                 assert await reader.read() == b""
                 await stopping
+
+    asyncio.run(main())
+
+
+def test_who_is_accepted_while_the_listener_stops_is_sent_away() -> None:
+    """asyncio has taken the socket then, but not made a connection of it yet: it must not be left open."""
+
+    async def main() -> None:
+        listener = Listener(echo, SystemClock(), Limits())
+        await listener.start("127.0.0.1", 0)
+        listener.open()
+        with socket.create_connection(("127.0.0.1", listener.port), timeout=10) as client:
+            await asyncio.sleep(0)  # the loop sees that somebody is there
+            await asyncio.sleep(0)  # it has accepted, and begun a task
+            await listener.stop()
+            await eventually(lambda: listener.refused.value == 1)
+            assert client.recv(1) == b""
 
     asyncio.run(main())
 

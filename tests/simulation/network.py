@@ -76,6 +76,9 @@ class SimSocket:
     def getsockname(self) -> Address:
         return self._address
 
+    def fileno(self) -> int:
+        return -1
+
 
 class Network:
     """All hosts, the links between them, and who listens where."""

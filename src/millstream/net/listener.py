@@ -97,8 +97,7 @@ class Listener:
         self._is_stopping = True
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
-        for server in self._servers:
-            server.close()
+        await self._stop_listening()
         deadline = self._clock.monotonic() + grace_seconds
         while self._clock.monotonic() < deadline:
             for connection in [each for each in self.connections if each.is_quiet]:
@@ -109,6 +108,22 @@ class Listener:
         for connection in list(self.connections):
             connection.transport.abort()
         await asyncio.sleep(0)
+
+    async def _stop_listening(self) -> None:
+        """Close the servers, after who has been accepted by now was given a connection (to be refused).
+
+        asyncio makes it in a task, which would fail once its server is closed, and lose the socket.
+        """
+        loop = asyncio.get_running_loop()
+        for server in self._servers:
+            for each in server.sockets:
+                try:
+                    loop.remove_reader(each.fileno())
+                except NotImplementedError:  # a loop that accepts in another way
+                    break
+        await asyncio.sleep(0)
+        for server in self._servers:
+            server.close()
 
     # The connections' calls
 
