@@ -10,12 +10,12 @@ from typing import Self
 class Relay:
     """Passes bytes between whoever connects to `port` and a server; in `blocked` none, and none are lost."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, own_port: int = 0) -> None:
         self._target = (host, port)
         self._open = asyncio.Event()
         self._open.set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self.port = 0
+        self.port = own_port
 
     def block(self) -> None:
         self._open.clear()
@@ -24,7 +24,7 @@ class Relay:
         self._open.set()
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 

@@ -370,6 +370,24 @@ def test_no_server_is_said_within_the_time_out(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
+def test_a_first_session_waits_for_servers_that_are_yet_to_start(
+    zookeeper: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        host, _, port = zookeeper.rpartition(":")
+        async with Relay(host, int(port)) as free:
+            pass  # its port is nobody's now
+        registry = ZookeeperRegistry(f"zookeeper://127.0.0.1:{free.port}/late", 500, patience_s=30)
+        starting = asyncio.create_task(registry.start())
+        await eventually(lambda: "tried again" in caplog.text)
+        async with Relay(host, int(port), free.port):
+            await starting
+            assert await registry.children("/") == []
+            await registry.close()
+
+    asyncio.run(story())
+
+
 def test_opening_and_closing_leaves_nothing_behind(place: ZookeeperPlace) -> None:
     async def story() -> None:
         for _ in range(5):

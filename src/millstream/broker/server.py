@@ -51,7 +51,7 @@ from millstream.model import encode_uuid
 from millstream.net.listener import Limits, Listener
 from millstream.protocol.messages import ApiVersionsResponse
 from millstream.registry.choice import make_registry
-from millstream.registry.contract import NodeExists, NoNode, Registry, SessionLost, Unavailable
+from millstream.registry.contract import NodeExists, NoNode, Registry
 from millstream.storage.disk import Disk
 from millstream.storage.os_disk import OsDisk, read_boot_id
 from millstream.storage.store import Store
@@ -69,11 +69,6 @@ LOAD_SECONDS = 0.2
 
 PEER_GRACE_SECONDS = 0.2
 """How long other brokers may take for their last answers; what they wait for will not come."""
-
-START_TIMEOUTS = 3
-"""For how many session time-outs a start tries to reach ZooKeeper."""
-
-START_PAUSE_SECONDS = 0.2
 
 WORKER_THREADS = 8
 """Threads for cold reads, checks of large compressed batches, and flushes."""
@@ -180,7 +175,7 @@ class Broker:
     async def _start(self) -> None:
         config, loop = self.config, asyncio.get_running_loop()
         self._use_threads(loop)
-        await self._start_registry()
+        await self.registry.start()
         await self._prepare_registry()
         cluster_id = await self._cluster_id()
         self.metadata = Metadata(cluster_id)
@@ -311,19 +306,6 @@ class Broker:
 
     def _use_threads(self, loop: asyncio.AbstractEventLoop) -> None:
         loop.set_default_executor(ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="millstream"))
-
-    async def _start_registry(self) -> None:
-        """Begin the session. ZooKeeper, started at the same time perhaps, gets a while longer."""
-        loop, config = asyncio.get_running_loop(), self.config
-        deadline = loop.time() + START_TIMEOUTS * config["registry.session.timeout.ms"] / 1000
-        while True:
-            try:
-                return await self.registry.start()
-            except (SessionLost, Unavailable) as error:
-                if not config["registry"].startswith("zookeeper:") or loop.time() >= deadline:
-                    raise
-                log.warning("the registry is tried again: %s", error)
-                await asyncio.sleep(START_PAUSE_SECONDS)
 
     async def _prepare_registry(self) -> None:
         for root in tree.ROOTS:

@@ -10,6 +10,9 @@ from millstream.registry.contract import Registry, RegistryError
 
 FILE_NAME = "registry.db"
 
+START_TIMEOUTS = 3
+"""For how many session time-outs a start tries to reach ZooKeeper."""
+
 
 def make_registry(text: str, folder: str, session_timeout_ms: int, clock: Clock | None = None) -> Registry:
     """The registry that `text` names: memory, sqlite (in `folder`), sqlite:FOLDER, zookeeper://..."""
@@ -30,7 +33,8 @@ def make_registry(text: str, folder: str, session_timeout_ms: int, clock: Clock 
                 f"registry={text} needs ZooKeeper's client: pip install 'millstream[zookeeper]' ({error})"
             ) from error
         try:
-            return ZookeeperRegistry(text, session_timeout_ms, clock)
+            patience_s = START_TIMEOUTS * session_timeout_ms / 1000
+            return ZookeeperRegistry(text, session_timeout_ms, clock, patience_s=patience_s)
         except RegistryError as error:
             raise ConfigError(f"registry: {error}") from error
     raise ConfigError(f"registry={text} is not memory, sqlite, sqlite:FOLDER or zookeeper://HOSTS/PATH")

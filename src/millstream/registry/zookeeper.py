@@ -56,6 +56,9 @@ MAX_REQUEST_BYTES = 900_000
 MAX_CALLS = 64
 """Calls under way at once; more wait their turn, in order."""
 
+PAUSE_S = 0.2
+"""How long a session that could not begin is not tried again."""
+
 _ERRORS: dict[type[Exception], tuple[type[RegistryError], str]] = {
     zk.NoNodeError: (NoNode, "there is no node {path}, or none above it"),
     zk.NodeExistsError: (NodeExists, "there is a node {path} already"),
@@ -83,8 +86,17 @@ def parse_address(text: str) -> tuple[str, str]:
 class ZookeeperRegistry(Registry):
     """A session with the tree at a zookeeper:// address."""
 
-    def __init__(self, address: str, session_timeout_ms: int = 6000, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        session_timeout_ms: int = 6000,
+        clock: Clock | None = None,
+        *,
+        patience_s: float = 0,
+    ) -> None:
+        """`patience_s` is for how long the first session is tried for: the servers may be starting, too."""
         self._servers, self._root = parse_address(address)
+        self._patience_s = patience_s
         self._timeout_s = session_timeout_ms / 1000
         self._clock = clock if clock is not None else SystemClock()
         self._watches = Watches()
@@ -100,16 +112,7 @@ class ZookeeperRegistry(Registry):
             raise RegistryError("the session has begun already")
         self._is_beginning = True
         try:
-            await self._wait_for_ending()
-            ensemble = self._ending = Ensemble(self._servers, self._timeout_s, self._clock, self)
-            try:
-                await ensemble.start()
-                await self._make_root(ensemble)
-                if ensemble.is_over:
-                    raise SessionLost("the session was lost as soon as it had begun")
-            except BaseException:
-                await ensemble.stop()
-                raise
+            ensemble = await self._begin()
         finally:
             self._is_beginning = False
         # Until here calls are refused: whoever calls knows the number of the session that it is in.
@@ -119,6 +122,31 @@ class ZookeeperRegistry(Registry):
         self._arm_all()
         if not is_first:
             self._watches.changed(None)
+
+    async def _begin(self) -> Ensemble:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (self._patience_s if self._session == 0 else 0)
+        while True:
+            try:
+                return await self._begin_once()
+            except (SessionLost, Unavailable) as error:
+                if loop.time() >= deadline:
+                    raise
+                logger.warning("the registry is tried again: %s", error)
+                await asyncio.sleep(PAUSE_S)
+
+    async def _begin_once(self) -> Ensemble:
+        await self._wait_for_ending()
+        ensemble = self._ending = Ensemble(self._servers, self._timeout_s, self._clock, self)
+        try:
+            await ensemble.start()
+            await self._make_root(ensemble)
+            if ensemble.is_over:
+                raise SessionLost("the session was lost as soon as it had begun")
+        except BaseException:
+            await ensemble.stop()
+            raise
+        return ensemble
 
     async def close(self) -> None:
         if self._ensemble is not None:
