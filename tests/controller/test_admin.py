@@ -34,6 +34,8 @@ from millstream.protocol.messages import (
     ApiVersionsResponse,
     ClusterStateRequest,
     ClusterStateResponse,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeleteRecordsRequest,
@@ -338,5 +340,29 @@ def test_what_brokers_say_to_each_other_is_heard_on_their_listener_only(run: Run
                         await connection.request(request, ClusterStateResponse, 5000)
             finally:
                 await connection.close()
+
+    run(test)
+
+
+def test_new_partitions_are_answered_when_their_broker_knows_them(run: Run) -> None:
+    """Also if it loses its session, and with it the office, before its controller has told everybody."""
+
+    async def test(cluster: Cluster) -> None:
+        await cluster.create("t", 1)
+        broker = cluster.controller
+        office, state = broker.controller, broker.cluster_state
+        picture = office.term.picture
+        await state.stop()
+        wanted = CreatePartitionsRequest.CreatePartitionsTopic(name="t", count=3, assignments=None)
+        request = CreatePartitionsRequest(topics=[wanted], timeout_ms=5000, validate_only=False)
+        asking = asyncio.create_task(ask(broker, request, CreatePartitionsResponse))
+        await cluster.until(lambda: len(picture.topic("t").partitions) == 3)
+        office.session_lost()
+        await asyncio.wait([asking], timeout=0.3)
+        assert not asking.done()
+        await state.start()
+        answer = await asking
+        assert len(broker.metadata.topic("t").partitions) == 3
+        assert [result.error_code for result in answer.results] == [0]
 
     run(test)

@@ -61,21 +61,21 @@ class ControllerLink:
             raise error_for(result.error_code)(result.error_message)
         return await self._known(wanted.name)
 
-    async def until_known(self, name: str) -> None:
-        """Wait, not for long, until this broker knows a topic that was made.
+    async def until_known(self, name: str, partitions: int = 1) -> None:
+        """Wait, not for long, until this broker knows a topic that was made, or has grown.
 
         A controller's answer waits for that already, but not once it holds the office no more.
         """
         try:
-            await self._known(name)
+            await self._known(name, partitions)
         except RequestTimedOut as error:
             log.warning("%s", error.message)
 
-    async def _known(self, name: str) -> Topic:
+    async def _known(self, name: str, partitions: int = 1) -> Topic:
         """A topic that the controller knows, as soon as this broker does."""
         try:
             async with asyncio.timeout(KNOWN_SECONDS):
-                return await self._broker.metadata.when_known(name)
+                return await self._broker.metadata.when_known(name, partitions)
         except TimeoutError:
             raise RequestTimedOut(f"no word of the topic {name!r} yet") from None
 

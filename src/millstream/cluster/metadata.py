@@ -144,9 +144,9 @@ class Metadata:
             if awaited is not None:
                 awaited.set_result(None)
 
-    async def when_known(self, name: str) -> Topic:
-        """A topic, once this broker has heard of it."""
-        while name not in self.topics:
+    async def when_known(self, name: str, partitions: int = 1) -> Topic:
+        """A topic, once this broker has heard of it, and of so many partitions."""
+        while name not in self.topics or len(self.topics[name].partitions) < partitions:
             awaited = self._awaited.get(name)
             if awaited is None:
                 awaited = self._awaited[name] = asyncio.get_running_loop().create_future()

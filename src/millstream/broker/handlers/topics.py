@@ -128,6 +128,8 @@ async def create_partitions(ctx: Context, req: CreatePartitionsRequest) -> Creat
             await ctx.broker.controller.add_partitions(
                 wanted.name, wanted.count, assignments, validate_only=req.validate_only
             )
+            if not req.validate_only:
+                await ctx.broker.controller_link.until_known(wanted.name, wanted.count)
         except KafkaError as error:
             result.error_code = error.code
             result.error_message = error.message
