@@ -322,6 +322,26 @@ def test_preferred_leaders_that_cannot_lead_are_told(run_in_memory: Run) -> None
     run_in_memory(test)
 
 
+def test_replicas_are_spread_over_the_racks_that_brokers_say(tmp_path: Path) -> None:
+    async def main() -> None:
+        racks = {1: "here", 2: "here", 3: "there"}
+        cluster = Cluster(tmp_path)
+        async with asyncio.timeout(60):
+            try:
+                for broker_id, rack in racks.items():
+                    await cluster.start(broker_id, {"broker.rack": rack})
+                await cluster.create("t", 6, 2)
+                for state in cluster.states("t"):
+                    assert {racks[replica] for replica in state.replicas} == {"here", "there"}
+                await cluster.controller.controller.add_partitions("t", 9, None, validate_only=False)
+                for state in cluster.states("t"):
+                    assert {racks[replica] for replica in state.replicas} == {"here", "there"}
+            finally:
+                await cluster.__aexit__(None, None, None)
+
+    asyncio.run(main())
+
+
 def test_a_partition_moves_to_other_brokers(run: Run) -> None:
     async def test(cluster: Cluster) -> None:
         await cluster.create("t", assignment={0: [1, 2], 1: [2, 3]})
