@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+
 from millstream.broker.membership import Membership
 from millstream.clock import SystemClock
 from millstream.cluster.metadata import Endpoint
@@ -36,6 +38,41 @@ def test_a_broker_comes_back_whatever_went_wrong_when_it_was_lost() -> None:
         async with asyncio.timeout(10):
             await back.wait()
         assert membership.epoch > before
+        await membership.leave()
+        await registry.close()
+
+    asyncio.run(main())
+
+
+def test_what_a_crash_may_have_cost_is_said_until_a_controller_has_heard_it() -> None:
+    async def main() -> None:
+        registry = MemoryRegistry(MemoryTree())
+        await registry.start()
+        for root in tree.ROOTS:
+            await registry.create(root)
+        back = asyncio.Event()
+        membership = Membership(
+            registry,
+            BrokerConfig({"node.id": "1"}),
+            SystemClock(),
+            (Endpoint("PLAINTEXT", "localhost", 9092),),
+            "PLAINTEXT",
+            on_lost=lambda: None,
+            on_joined=back.set,
+        )
+
+        async def registered_after_a_loss() -> tree.BrokerIdNode:
+            back.clear()
+            registry.lose()
+            async with asyncio.timeout(10):
+                await back.wait()
+            node = await registry.get(f"{tree.BROKERS}/1")
+            return msgspec.json.decode(node.data, type=tree.BrokerIdNode)
+
+        await membership.join(was_clean=False)
+        assert not (await registered_after_a_loss()).was_clean
+        membership.answered_for()
+        assert (await registered_after_a_loss()).was_clean
         await membership.leave()
         await registry.close()
 

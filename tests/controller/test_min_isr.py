@@ -12,7 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from millstream.cluster.metadata import PartitionState
+from millstream.controller import controller as controller_module
 from millstream.controller import tree
+from millstream.errors import OperationNotAttempted
+from millstream.protocol.messages import AlterPartitionRequest, AlterPartitionResponse
 from tests.controller.cluster import Cluster
 from tests.storage.logs import batch
 
@@ -103,5 +107,105 @@ def test_who_left_may_lead_where_no_leader_could_go_on_without(tmp_path: Path) -
                 await cluster.until(lambda: cluster.states("t", 1)[0].leader == 3)
             finally:
                 await cluster.__aexit__(None, None, None)
+
+    asyncio.run(main())
+
+
+# Another min.insync.replicas on its way to the brokers
+
+
+async def set_min_isr(cluster: Cluster, value: str) -> None:
+    await cluster.controller.controller.set_topic_config("t", lambda _: {KEY: value}, validate_only=False)
+
+
+def decided(cluster: Cluster) -> PartitionState:
+    """The partition as the controller knows it."""
+    return cluster.controller.controller.term.picture.topic("t").partitions[0]
+
+
+async def propose(cluster: Cluster, leader: int, isr: list[int]) -> AlterPartitionResponse:
+    """What a leader is answered that proposes in-sync replicas."""
+    broker = cluster.brokers[leader]
+    partition = broker.replicas.leader("t", 0)
+    assert partition.leadership is not None
+    Request = AlterPartitionRequest
+    data = Request.PartitionData(
+        partition_index=0,
+        leader_epoch=partition.leader_epoch,
+        partition_epoch=partition.leadership.version,
+        new_isr_with_epochs=[Request.BrokerState(broker_id=each) for each in isr],
+    )
+    request = Request(
+        broker_id=leader,
+        broker_epoch=broker.broker_epoch,
+        topics=[Request.TopicData(topic_id=partition.topic_id, partitions=[data])],
+    )
+    return await cluster.controller.controller.requests.alter_partitions(request)
+
+
+@pytest.mark.parametrize("is_next_term", [False, True])
+def test_a_leader_that_has_not_heard_of_a_larger_one_may_not_go_on_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_next_term: bool
+) -> None:
+    """It would acknowledge by the smaller one, while those that left could lead by the larger."""
+    monkeypatch.setattr(controller_module, "APPLY_SECONDS", 0.05)
+
+    async def main() -> None:
+        async with asyncio.timeout(60), Cluster(tmp_path) as cluster:
+            office = cluster.controller.controller
+            leader, other = (id_ for id_ in cluster.ids if id_ != office.broker_id)
+            await cluster.create("t", assignment={0: [leader, other]})
+            await cluster.brokers[leader].cluster_state.stop()
+            await set_min_isr(cluster, "2")
+            if is_next_term:  # one that knows nothing of what its predecessor told whom
+                office.session_lost()
+                await cluster.until(lambda: office.is_active)
+            assert (await propose(cluster, leader, [leader])).error_code == OperationNotAttempted.code
+            assert (decided(cluster).isr, decided(cluster).eligible) == ([leader, other], [])
+            await cluster.brokers[leader].cluster_state.start()
+            async with asyncio.timeout(10):
+                while (await propose(cluster, leader, [leader])).error_code:
+                    await asyncio.sleep(0.01)
+            assert (decided(cluster).isr, decided(cluster).eligible) == ([leader], [other])
+            led = cluster.brokers[leader].replicas.leader("t", 0)
+            assert led.log.config.min_insync_replicas == 2  # alone it commits nothing
+
+    asyncio.run(main())
+
+
+def test_who_leaves_while_a_change_is_on_its_way_stays_eligible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither number lets the last one commit alone: if it loses power, who left has all that counts."""
+    monkeypatch.setattr(controller_module, "APPLY_SECONDS", 0.05)
+
+    async def main() -> None:
+        async with asyncio.timeout(60), Cluster(tmp_path) as cluster:
+            slow = cluster.controller.config.node_id
+            leader, other = (id_ for id_ in cluster.ids if id_ != slow)
+            await cluster.create("t", assignment={0: [leader, other]}, min_insync_replicas="2")
+            await cluster.brokers[slow].cluster_state.stop()
+            await set_min_isr(cluster, "3")
+            await cluster.stop(other)
+            await cluster.until(lambda: decided(cluster).isr == [leader])
+            assert decided(cluster).eligible == [other]
+            await cluster.brokers[slow].cluster_state.start()
+
+    asyncio.run(main())
+
+
+def test_who_is_eligible_stays_so_until_the_isr_is_enough(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(60), Cluster(tmp_path) as cluster:
+            slow = cluster.controller.config.node_id
+            leader, other = (id_ for id_ in cluster.ids if id_ != slow)
+            await cluster.create("t", assignment={0: [leader, other]}, min_insync_replicas="2")
+            await cluster.stop(other)
+            await cluster.until(lambda: decided(cluster).eligible == [other])
+            for value in ("3", "2"):
+                await set_min_isr(cluster, value)
+                assert cluster.agree("t", lambda state: state.eligible == [other])
+            await set_min_isr(cluster, "1")
+            assert cluster.agree("t", lambda state: state.eligible == [])
 
     asyncio.run(main())

@@ -12,8 +12,9 @@ import pytest
 
 from millstream.cluster.metadata import PartitionState, Topic
 from millstream.controller import tree
-from millstream.errors import KafkaStorageError
+from millstream.errors import KafkaStorageError, NotController
 from millstream.model import TopicPartition
+from millstream.protocol.messages import ClusterStateResponse
 from tests.controller.cluster import Cluster
 
 Test = Callable[[Cluster], Coroutine[Any, Any, None]]
@@ -213,27 +214,33 @@ def test_a_replica_that_was_moved_away_meanwhile_is_set_aside(run: Run) -> None:
     run(test)
 
 
-def test_nobody_is_eligible_by_a_min_isr_that_a_leader_may_not_know(run: Run) -> None:
+def test_a_crash_that_the_cluster_has_not_heard_of_is_told_at_the_next_start(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start that is cut short leaves neither the mark of a clean stop nor that of the boot."""
+
     async def test(cluster: Cluster) -> None:
-        controller = cluster.controller.config.node_id
-        leader, other = (id_ for id_ in cluster.ids if id_ != controller)
-        await cluster.create("t", assignment={0: [leader, other, controller]})
-        office = cluster.controller.controller
-        topic = office.term.picture.topic("t")
-        assert office.term.picture.rules(topic).min_isr == 1
-        await cluster.brokers[leader].cluster_state.stop()
-        setting = asyncio.create_task(
-            office.set_topic_config("t", lambda _: {"min.insync.replicas": "3"}, validate_only=False)
-        )
-        await cluster.until(lambda: "min.insync.replicas" in topic.overrides)
-        assert office.term.picture.rules(topic).min_isr == 1
-        await setting
-        assert office.term.picture.rules(topic).min_isr == 1
-        await cluster.brokers[leader].cluster_state.start()
-        await cluster.until(lambda: office.term.picture.rules(topic).min_isr == 3)
-        await cluster.stop(other)
-        await cluster.until(lambda: cluster.agree("t", lambda state: state.eligible == [other]))
-        await office.set_topic_config("t", lambda _: {"min.insync.replicas": "1"}, validate_only=False)
-        assert cluster.agree("t", lambda state: state.eligible == [])
+        broker_id = cluster.follower.config.node_id
+        await cluster.stop(broker_id)
+        make_unclean(cluster, broker_id)
+        cluster.boot_id = "after the power loss"
+        with monkeypatch.context() as patch:
+            patch.setattr(cluster.controller.controller.requests, "poll", refuse)
+            starting = asyncio.create_task(cluster.start(broker_id))
+            registry = cluster.registries[cluster.controller.config.node_id]
+            async with asyncio.timeout(10):
+                while await registry.exists(f"{tree.BROKERS}/{broker_id}") is None:
+                    await asyncio.sleep(0.005)
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+        broker = await cluster.start(broker_id)
+        assert not broker.store.kept_all
+        await cluster.stop(broker_id)
+        make_unclean(cluster, broker_id)
+        broker = await cluster.start(broker_id)
+        assert broker.store.kept_all  # the cluster had heard of it, and the machine ran on
+
+    async def refuse(_: object) -> ClusterStateResponse:
+        return ClusterStateResponse(error_code=NotController.code, error_message="not now")
 
     run(test)

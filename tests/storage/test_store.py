@@ -429,7 +429,9 @@ def test_a_dir_that_takes_no_new_log_is_passed_over(world: World, error: int, fa
 
 def test_a_dir_whose_fsync_failed_has_not_kept_all_though_the_machine_runs_on(world: World) -> None:
     """The kernel gives up what it could not write: what a process read of it may be gone for the next."""
-    world.store(boot_id="x").close(clean=False)
+    store = world.store(boot_id="x")
+    store.mark_boot()
+    store.close(clean=False)
     store = world.store(boot_id="x")
     assert store.kept_all
     log = store.create(PARTITION, TOPIC_ID, SMALL)

@@ -51,6 +51,8 @@ class ClusterState:
         """How often this broker began to ask anew."""
         self._heard_at = self._as_of = float("-inf")
         self._is_first = True
+        self.unreadable: set[str] = set()
+        """Topics that the controller knows by name alone. What is held of them stays as it is."""
         self._task: asyncio.Task[None] | None = None
         self._moved = asyncio.Event()
         self._controller_id: int | None = None
@@ -74,6 +76,11 @@ class ClusterState:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+
+    @property
+    def has_applied(self) -> bool:
+        """Whether the controller's word has been heard since the start."""
+        return not self._is_first
 
     def knows_all_since(self, moment: float) -> bool:
         """Whether all that the controller knew at a moment of the loop's time has been applied here."""
@@ -203,6 +210,8 @@ class ClusterState:
             raise _Gap("another controller sent changes only")
         changes = topics_in(response)
         merged = [(self._merged(change, response.is_full), change) for change in changes]
+        if is_new_term:
+            self._sequence = -1  # it counts the changes of the controller before
         metadata.controller_id, metadata.controller_epoch = response.controller_id, response.controller_epoch
         brokers = brokers_in(response)
         if brokers != metadata.brokers:
@@ -215,10 +224,13 @@ class ClusterState:
             metadata.put(topic for topic, _ in merged)
         for topic, change in merged:
             await self._take(topic, change)
+        self.unreadable = set(response.unreadable)
         if response.is_full:
             self._forget_others({topic.topic_id for topic, _ in merged})
         if terms == self._terms:
             self._sequence = response.sequence
+            if broker.membership is not None:
+                broker.membership.answered_for()
         self._is_first = False
         if self.applied is not None and not self.applied.done():
             self.applied.set_result(None)
@@ -246,7 +258,8 @@ class ClusterState:
         if known is not None and known.topic_id == topic.topic_id and known.overrides != topic.overrides:
             broker.replicas.configure(topic)  # before it leads anything under the rules of before
         try:
-            await broker.replicas.apply(topic, sorted(change.partitions), is_new=not self._is_first)
+            is_new = not self._is_first and topic.name not in self.unreadable
+            await broker.replicas.apply(topic, sorted(change.partitions), is_new=is_new)
         except KafkaError as error:
             log.error("partitions of %s cannot be held: %s", topic.name, error.message)
         if known != topic:
@@ -264,10 +277,11 @@ class ClusterState:
             await broker.replicas.drop(known)
 
     def _forget_others(self, topic_ids: set[UUID]) -> None:
-        metadata = self._broker.metadata
+        metadata, kept = self._broker.metadata, self.unreadable
         for topic in [each for each in metadata.topics.values() if each.topic_id not in topic_ids]:
-            metadata.remove(topic.name)
-        self._broker.replicas.keep_only(topic_ids)
+            if topic.name not in kept:
+                metadata.remove(topic.name)
+        self._broker.replicas.keep_only(topic_ids, kept)
 
     def _configure(self, response: ClusterStateResponse) -> None:
         broker = self._broker

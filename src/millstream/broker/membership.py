@@ -5,7 +5,8 @@ then the ephemeral nodes that say that this broker is there, and that it is the 
 will go. The broker leads nothing that others could lead, begins a new session and registers again. Until
 then what needs the registry is refused with errors that clients retry.
 
-The number of the registration is the broker's epoch: whatever is said of an earlier one is out of date.
+The number of the registration is the broker's epoch: whatever is said of an earlier one is out of date. What
+a crash may have cost this broker is said in every registration until a controller has drawn the consequences.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class Membership:
         self._on_joined = on_joined
         self._is_lost = False
         self._is_member = False
+        self._was_clean = False
         self._task: asyncio.Task[None] | None = None
         self.epoch = -1
         """The number of the registration that holds; -1 while there is none."""
@@ -59,11 +61,16 @@ class Membership:
 
         `was_clean` says whether all that this broker wrote before its last stop is still there.
         """
-        await self._register(was_clean)
+        self._was_clean = was_clean
+        await self._register()
         self._is_member = True
         self._registry.on_session_lost = self._lost
         if self._registry.session_deadline() == float("-inf"):  # lost before anybody was told
             self._lost()
+
+    def answered_for(self) -> None:
+        """A controller has drawn the consequences of this registration: it tells a broker nothing before."""
+        self._was_clean = True
 
     async def leave(self) -> None:
         """Be a member no more: the cluster goes on without this broker."""
@@ -84,7 +91,7 @@ class Membership:
     def _path(self) -> str:
         return f"{tree.BROKERS}/{self._config.node_id}"
 
-    async def _register(self, was_clean: bool) -> None:
+    async def _register(self) -> None:
         first = self._endpoints[0]
         node = tree.BrokerIdNode(
             endpoints=list(map(str, self._endpoints)),
@@ -93,7 +100,7 @@ class Membership:
             timestamp=str(self._clock.now_ms()),
             rack=self._config["broker.rack"],
             peer_listener=self._peer_listener,
-            was_clean=was_clean,
+            was_clean=self._was_clean,
             min_insync_replicas=self._config.started_with("min.insync.replicas"),
         )
         path = self._path
@@ -119,7 +126,7 @@ class Membership:
             try:
                 await self._registry.close()
                 await self._registry.start()
-                await self._register(was_clean=True)
+                await self._register()
             except Exception as error:
                 self._is_lost = True
                 log.warning("no new session with the registry yet: %s", error)

@@ -222,10 +222,11 @@ class Broker:
         await self.controller.start()
         await self.cluster_state.start()
         await self.controller.finish_deletions()
-        await loop.run_in_executor(None, self.store.accept_new_dirs)
+        await loop.run_in_executor(None, self._accept_dirs)
         self.store.set_aside_strays(
             (topic.topic_id for topic in self.metadata.topics.values()),
             lambda partition: partition.partition in self.replicas.topic(partition.topic),
+            self.cluster_state.unreadable,
         )
         for partition in self.replicas:
             await partition.settle()  # what a crash left unflushed is flushed before anyone asks for it
@@ -245,7 +246,7 @@ class Broker:
     async def stop(self) -> None:
         """Hand over what others can lead, answer what is under way, write everything down, and end."""
         await self.metrics_endpoint.stop()
-        if self._is_member:
+        if self._is_member and self.cluster_state.has_applied:  # before, it leads nothing
             await self.controller_link.hand_over()
         self._end_waits()
         for name, listener in self.listeners.items():
@@ -278,13 +279,22 @@ class Broker:
         if self._is_started:
             await self.peers.close()
 
+    def _accept_dirs(self) -> None:
+        """Once the cluster has heard how the log dirs were found."""
+        self.store.accept_new_dirs()
+        self.store.mark_boot()
+
     def _close_store(self) -> None:
-        """Close the logs, many at a time on the machine's own disk: their fsyncs overlap."""
+        """Close the logs, many at a time on the machine's own disk: their fsyncs overlap.
+
+        A stop that comes before the cluster has heard of a crash leaves the mark of a clean one to a later.
+        """
+        is_known = self.store.kept_all or self.cluster_state.has_applied
         if isinstance(self.disk, OsDisk):
             with ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="millstream-close") as pool:
-                self.store.close(each=pool.map)
+                self.store.close(clean=is_known, each=pool.map)
         else:
-            self.store.close()
+            self.store.close(clean=is_known)
 
     def _transaction_shard(self, index: int, timers: Timers) -> TransactionShard:
         return TransactionShard(

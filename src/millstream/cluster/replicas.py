@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from uuid import UUID
 
 from millstream.clock import Clock
@@ -320,10 +320,10 @@ class Replicas:
                 await asyncio.sleep(0)
                 pause_at = loop.time() + YIELD_SECONDS
 
-    def keep_only(self, topic_ids: set[UUID]) -> None:
-        """Give up what is held of other topics than these; their folders stay."""
+    def keep_only(self, topic_ids: set[UUID], names: Container[str] = ()) -> None:
+        """Give up what is held of other topics than these, and those of these names; their folders stay."""
         for partition in self:
-            if partition.topic_id not in topic_ids:
+            if partition.topic_id not in topic_ids and partition.name.topic not in names:
                 self._give_up(partition)
                 del self._topics[partition.name.topic][partition.name.partition]
 

@@ -36,6 +36,7 @@ def answer(picture: Picture, feed: Feed, broker_id: int, sequence: int) -> Clust
         deleted=[Message.DeletedTopic(name=name, topic_id=id_) for id_, name in (gone | deleted).items()],
         default_configs=_configs(picture.configs.get(tree.DEFAULT_BROKER, {})),
         broker_configs=_configs(picture.configs.get(str(broker_id), {})),
+        unreadable=list(picture.unreadable),
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from millstream.cluster.metadata import PartitionState
 from millstream.controller.answers import answer
 from millstream.controller.isr import Member, Proposal
-from millstream.errors import KafkaError, NotController, StaleBrokerEpoch
+from millstream.errors import KafkaError, NotController, OperationNotAttempted, StaleBrokerEpoch
 from millstream.protocol.messages import (
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -83,6 +83,7 @@ class BrokerRequests:
 
         async def alter() -> list[PartitionState | KafkaError]:
             await self._check_broker(request.broker_id, request.broker_epoch)
+            self._refuse_uninformed(request.broker_id, request.broker_epoch)
             return await self._controller.term.partitions.alter(proposals)
 
         try:
@@ -119,6 +120,15 @@ class BrokerRequests:
         if self._controller.term.epoch_of(broker_id) < epoch:
             await self._controller.term.look_at_brokers()
         self._refuse_stale(broker_id, epoch)
+
+    def _refuse_uninformed(self, broker_id: int, epoch: int) -> None:
+        """In a turn: raise while a leader may keep to another min.insync.replicas than is written down.
+
+        What it is answered says who is in sync, and it might go on alone where it should not.
+        """
+        term = self._controller.term
+        if not term.feed.is_applied(term.picture.min_isr_set_at, {broker_id: epoch}):
+            raise OperationNotAttempted(f"broker {broker_id} has not heard everything yet")
 
     def _refuse_stale(self, broker_id: int, epoch: int) -> None:
         known = self._controller.term.epoch_of(broker_id)

@@ -237,6 +237,8 @@ class Controller:
             try:
                 if not self._office.is_held:
                     continue
+                if self.term.picture.unreadable:
+                    await self._look_at_unreadable()
                 if self._is_unsure or self._must_look:
                     await self.in_turn(_nothing)
                 await self._balance()
@@ -244,6 +246,10 @@ class Controller:
                 log.info("the controller tries again later: %s", error.message)
             except Exception:
                 log.exception("the controller's upkeep failed; it will be tried again")
+
+    async def _look_at_unreadable(self) -> None:
+        if await self.in_turn(self.term.is_mended):
+            self._is_unsure = True
 
     async def _balance(self) -> None:
         config, now = self._config, asyncio.get_running_loop().time()

@@ -46,11 +46,11 @@ class PartitionChanges:
         """Draw the consequences of who is there, and in which registration.
 
         The registrations that are new are noted as seen in the last write, so that a controller that is
-        cut short is followed by one that does it all again.
+        cut short is followed by one that does it all again. So is one that could not read all topics.
         """
         picture = self._picture
         fresh = {id_: node for id_, (node, _) in found.items() if picture.seen.get(id_) != node.epoch}
-        unclean = frozenset(id_ for id_ in fresh if not found[id_][1])
+        unclean = frozenset(id_ for id_ in fresh if not found[id_][1] or id_ in picture.doubted)
         restarted = frozenset(id_ for id_ in fresh if id_ not in unclean)
         gone = picture.brokers.keys() - found.keys()
         picture.brokers = {broker_id: node for broker_id, (node, _) in found.items()}
@@ -62,9 +62,14 @@ class PartitionChanges:
         if gone or fresh:
             log.info("brokers: %s; gone: %s; new: %s", sorted(found), sorted(gone), sorted(fresh))
         self._feed.publish()
+        is_all = not picture.unreadable
+        picture.doubted = (picture.doubted - fresh.keys()) if is_all else (picture.doubted | unclean)
         seen: list[Operation] = [
             (Set if broker_id in picture.seen else Create)(
-                f"{tree.SEEN_BROKERS}/{broker_id}", tree.dump(tree.SeenNode(node.epoch))
+                f"{tree.SEEN_BROKERS}/{broker_id}",
+                tree.dump(
+                    tree.SeenNode(node.epoch if is_all else -1, is_doubted=broker_id in picture.doubted)
+                ),
             )
             for broker_id, node in fresh.items()
         ]

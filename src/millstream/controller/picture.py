@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from uuid import UUID
 
@@ -22,10 +22,8 @@ Replica = tuple[UUID, int]
 class Picture:
     """Topics, live brokers and what is set for them. Only the controller's turns change it."""
 
-    def __init__(self, config: BrokerConfig, is_applied: Callable[[int], bool] = lambda _: True) -> None:
-        """`is_applied` says whether all live brokers have applied what came up to a number of the feed."""
+    def __init__(self, config: BrokerConfig) -> None:
         self._config = config
-        self._is_applied = is_applied
         self.topics: dict[str, Topic] = {}
         self.ids: dict[UUID, Topic] = {}
         self.brokers: dict[int, BrokerNode] = {}
@@ -33,16 +31,20 @@ class Picture:
         """Whether each live broker's last stop was clean."""
         self.seen: dict[int, int] = {}
         """The registrations, by broker, whose consequences were drawn."""
+        self.doubted: set[int] = set()
+        """Brokers whose last stop was not clean, or one before, before all topics could be read."""
         self.stopping: dict[int, int] = {}
         """Brokers that are about to stop, with their epochs."""
         self.failed: dict[int, frozenset[Replica]] = {}
         """Replicas that live brokers hold but cannot serve, because a log dir failed."""
         self.deleted: dict[str, Topic] = {}
         """Topics that are deleted, but whose records or nodes could not all be removed yet."""
+        self.unreadable: dict[str, str] = {}
+        """Topics whose nodes describe none, and why. They stay as they are until somebody mends them."""
         self.configs: dict[str, dict[str, str]] = {}
         """What is set while running, by broker, and for all (DEFAULT_BROKER)."""
-        self.min_isr_set_at = -1
-        """The number of the feed at which min.insync.replicas was last changed somewhere."""
+        self.min_isr_set_at = 0
+        """The number of the feed from which on every min.insync.replicas is as it is now."""
 
     def topic(self, name: str) -> Topic:
         topic = self.topics.get(name)
@@ -102,29 +104,25 @@ class Picture:
         place = topic.topic_id, index
         return {broker_id for broker_id, replicas in self.failed.items() if place in replicas}
 
-    def rules(self, topic: Topic) -> Rules:
-        """What elections of a topic's partitions depend on.
+    def rules(self, topic: Topic, configs: Mapping[str, Mapping[str, str]] | None = None) -> Rules:
+        """What elections of a topic's partitions depend on, also if `configs` were what is set for brokers.
 
-        While a leader may not have heard of another min.insync.replicas, nobody is eligible by it: that
-        leader might commit what those outside of the ISR do not have.
+        A leader keeps to them whenever it hears of another ISR: what the controller decides comes to it
+        together with the configuration, and what it proposes itself is refused until it has heard of that.
         """
-        if self.min_isr_set_at >= 0 and self._is_applied(self.min_isr_set_at):
-            self.min_isr_set_at = -1
         allows_unclean = bool(self._value(topic, "unclean.leader.election.enable"))
-        if self.min_isr_set_at >= 0:
-            return Rules(1, allows_unclean)
         if MIN_ISR in topic.overrides or not self.brokers:
             return Rules(self._value(topic, MIN_ISR), allows_unclean)
-        own = self._min_isrs()
+        own = self._min_isrs(self.configs if configs is None else configs)
         largest = max(own.values())
         return Rules(largest, allows_unclean, own if min(own.values()) < largest else {})
 
-    def _min_isrs(self) -> dict[int, int]:
+    def _min_isrs(self, configs: Mapping[str, Mapping[str, str]]) -> dict[int, int]:
         """What each live broker takes for min.insync.replicas, where a topic does not say it."""
-        every = self.configs.get(DEFAULT_BROKER, {}).get(MIN_ISR)
+        every = configs.get(DEFAULT_BROKER, {}).get(MIN_ISR)
         found = {}
         for broker_id, node in self.brokers.items():
-            text = self.configs.get(str(broker_id), {}).get(MIN_ISR, every)
+            text = configs.get(str(broker_id), {}).get(MIN_ISR, every)
             found[broker_id] = node.min_insync_replicas if text is None else int(text)
         return found
 

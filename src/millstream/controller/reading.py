@@ -1,14 +1,22 @@
-"""What the registry says of topics and of the brokers' configuration."""
+"""What the registry says of topics and of the brokers' configuration.
+
+People may write there too. What cannot be read is said in the log, and stands in the way of nothing else.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from uuid import UUID
 
 import msgspec
 
 from millstream.cluster.metadata import BrokerNode, Topic
+from millstream.config.broker import check_dynamic
+from millstream.config.topic import parse_topic_overrides
 from millstream.controller import tree
+from millstream.errors import KafkaError
+from millstream.model import check_topic_name
 from millstream.registry.contract import Delete, Node, NoNode, Operation, Registry
 
 log = logging.getLogger(__name__)
@@ -17,23 +25,48 @@ CHUNK = 1000
 """How many nodes are read at once."""
 
 
-async def read_topics(registry: Registry, names: Sequence[str]) -> dict[str, Topic]:
-    """Those of the topics that exist."""
+async def read_topics(registry: Registry, names: Sequence[str]) -> tuple[dict[str, Topic], dict[str, str]]:
+    """Those of the topics that exist; and why the others cannot be read, whose nodes describe none."""
     nodes: dict[str, tree.TopicNode] = {}
+    unreadable: dict[str, str] = {}
     for name, found in zip(names, await _read(registry, map(tree.topic_path, names)), strict=True):
         if found is not None:
-            nodes[name] = msgspec.json.decode(found.data, type=tree.TopicNode)
-    configs: dict[str, dict[str, str]] = {}
+            try:
+                check_topic_name(name)
+                nodes[name] = msgspec.json.decode(found.data, type=tree.TopicNode)
+            except (ValueError, KafkaError) as error:
+                unreadable[name] = f"{tree.topic_path(name)}: {error}"
     paths = [f"{tree.TOPIC_CONFIGS}/{name}" for name in nodes]
-    for name, found in zip(nodes, await _read(registry, paths), strict=True):
-        configs[name] = {} if found is None else msgspec.json.decode(found.data, type=tree.ConfigNode).config
+    configs = dict(zip(nodes, await _read(registry, paths), strict=True))
     places = [(name, index) for name, node in nodes.items() for index in range(len(node.partitions))]
-    states: dict[str, dict[int, tuple[tree.StateNode, int]]] = {name: {} for name in nodes}
+    states: dict[str, dict[int, Node]] = {name: {} for name in nodes}
     found_states = await _read(registry, (tree.state_path(name, index) for name, index in places))
     for (name, index), found in zip(places, found_states, strict=True):
         if found is not None:
-            states[name][index] = (msgspec.json.decode(found.data, type=tree.StateNode), found.version)
-    return {name: tree.topic_of(name, node, states[name], configs[name]) for name, node in nodes.items()}
+            states[name][index] = found
+    topics: dict[str, Topic] = {}
+    ids: dict[UUID, str] = {}
+    for name, node in nodes.items():
+        try:
+            topic = _topic(name, node, states[name], configs[name])
+            if topic.topic_id in ids:
+                raise ValueError(f"its id is that of the topic {ids[topic.topic_id]}")
+            ids[topic.topic_id] = name
+            topics[name] = topic
+        except (ValueError, KafkaError) as error:
+            unreadable[name] = f"{tree.topic_path(name)}, its configuration or its partitions: {error}"
+    return topics, unreadable
+
+
+def _topic(name: str, node: tree.TopicNode, states: dict[int, Node], config: Node | None) -> Topic:
+    """ValueError or InvalidConfig if that is none."""
+    overrides = {} if config is None else msgspec.json.decode(config.data, type=tree.ConfigNode).config
+    parse_topic_overrides(overrides)
+    decoded = {
+        index: (msgspec.json.decode(found.data, type=tree.StateNode), found.version)
+        for index, found in states.items()
+    }
+    return tree.topic_of(name, node, decoded, overrides)
 
 
 async def read_brokers(registry: Registry) -> dict[int, tuple[BrokerNode, bool]]:
@@ -60,26 +93,43 @@ async def read_broker(registry: Registry, broker_id: int) -> BrokerNode | None:
     return tree.broker_of(broker_id, msgspec.json.decode(found.data, type=tree.BrokerIdNode), found.created)
 
 
-async def read_seen(registry: Registry) -> dict[int, int]:
-    """The registrations, by broker, whose consequences earlier controllers have drawn."""
+async def read_seen(registry: Registry) -> tuple[dict[int, int], set[int]]:
+    """The registrations, by broker, whose consequences earlier controllers have drawn; who is doubted still.
+
+    Of one that cannot be read nothing is known: its consequences are drawn again.
+    """
     names = await registry.children(tree.SEEN_BROKERS)
     nodes = await _read(registry, (f"{tree.SEEN_BROKERS}/{name}" for name in names))
-    return {
-        int(name): msgspec.json.decode(found.data, type=tree.SeenNode).epoch
-        for name, found in zip(names, nodes, strict=True)
-        if found is not None
-    }
+    seen: dict[int, int] = {}
+    doubted: set[int] = set()
+    for name, found in zip(names, nodes, strict=True):
+        if found is None or not name.isdecimal():
+            continue
+        try:
+            node = msgspec.json.decode(found.data, type=tree.SeenNode)
+        except ValueError as error:
+            log.error("%s/%s cannot be read: %s", tree.SEEN_BROKERS, name, error)
+            node = tree.SeenNode(-1, is_doubted=True)
+        seen[int(name)] = node.epoch
+        if node.is_doubted:
+            doubted.add(int(name))
+    return seen, doubted
 
 
 async def read_broker_configs(registry: Registry) -> dict[str, dict[str, str]]:
     """What is set while running, by broker, and for all (DEFAULT_BROKER)."""
     names = await registry.children(tree.BROKER_CONFIGS)
     nodes = await _read(registry, (f"{tree.BROKER_CONFIGS}/{name}" for name in names))
-    return {
-        name: msgspec.json.decode(found.data, type=tree.ConfigNode).config
-        for name, found in zip(names, nodes, strict=True)
-        if found is not None
-    }
+    configs = {}
+    for name, found in zip(names, nodes, strict=True):
+        if found is not None:
+            try:
+                config = msgspec.json.decode(found.data, type=tree.ConfigNode).config
+                check_dynamic(config, per_broker=name != tree.DEFAULT_BROKER)
+                configs[name] = config
+            except (ValueError, KafkaError) as error:
+                log.error("%s/%s counts as empty: it cannot be read: %s", tree.BROKER_CONFIGS, name, error)
+    return configs
 
 
 async def _read(registry: Registry, paths: Iterable[str]) -> list[Node | None]:

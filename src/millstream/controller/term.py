@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from random import Random
 from uuid import UUID
 
@@ -16,8 +17,7 @@ from millstream.controller.reading import read_broker_configs, read_brokers, rea
 from millstream.controller.topic_changes import OwnReplicas, TopicChanges
 from millstream.registry.contract import Registry
 
-NOT_TOLD_YET = 1 << 62
-"""A number that the feed never comes to."""
+log = logging.getLogger(__name__)
 
 
 class Term:
@@ -38,15 +38,12 @@ class Term:
         self._random = random
         self.epoch = office.epoch
         self.feed = Feed()
-        self._has_read = False
         self._tried: dict[UUID, int] = {}
         self._begin()
 
     def _begin(self) -> None:
         registry, feed = self._registry, self.feed
-        picture = self.picture = Picture(
-            self._config, lambda sequence: feed.is_applied(sequence, self.picture.epochs)
-        )
+        picture = self.picture = Picture(self._config)
         ledger = Ledger(registry, self._office, picture, feed)
         self.partitions = PartitionChanges(picture, feed, ledger)
         self.topics = TopicChanges(
@@ -54,17 +51,22 @@ class Term:
         )
 
     async def read(self) -> None:
-        """Read everything, and decide what was left undecided; brokers are told everything."""
+        """Read everything, and decide what was left undecided; brokers are told everything.
+
+        A min.insync.replicas may have been written that no leader was told: by a controller before this one,
+        or by this one, if it was not answered. So leaders have to hear this before they propose anything.
+        """
         registry, before = self._registry, self.picture
         self._begin()
         picture = self.picture
         picture.stopping = before.stopping
-        if self._has_read:  # a min.insync.replicas may have been written that no leader was told
-            picture.min_isr_set_at = NOT_TOLD_YET
         picture.configs = await read_broker_configs(registry)
-        picture.seen = await read_seen(registry)
+        picture.seen, picture.doubted = await read_seen(registry)
         deleted = set(await registry.children(tree.DELETED_TOPICS))
-        for name, topic in (await read_topics(registry, await registry.children(tree.TOPICS))).items():
+        topics, picture.unreadable = await read_topics(registry, await registry.children(tree.TOPICS))
+        for name, reason in picture.unreadable.items():
+            log.error("the topic %s is left as it is, until it can be read: %s", name, reason)
+        for name, topic in topics.items():
             if name in deleted:
                 picture.deleted[name] = topic
             else:
@@ -72,9 +74,16 @@ class Term:
         await self.partitions.brokers_are(await read_brokers(registry))
         await self.partitions.complete()
         self.feed.restart()
-        if self._has_read:
-            picture.min_isr_set_at = self.feed.sequence
-        self._has_read = True
+        picture.min_isr_set_at = self.feed.sequence
+
+    async def is_mended(self) -> bool:
+        """Whether a topic that could not be read can be now, or is gone."""
+        picture = self.picture
+        topics, still = await read_topics(self._registry, list(picture.unreadable))
+        if len(topics) + len(still) < len(picture.unreadable):
+            return True
+        known = picture.ids.keys() | {topic.topic_id for topic in picture.deleted.values()}
+        return any(topic.topic_id not in known for topic in topics.values())
 
     async def look_at_brokers(self) -> None:
         """Draw the consequences, if brokers came or went."""

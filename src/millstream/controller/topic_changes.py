@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Protocol
@@ -13,12 +13,18 @@ from millstream.cluster.metadata import PartitionState, Topic
 from millstream.config.broker import BrokerConfig, check_dynamic
 from millstream.config.log import check_topic_overrides
 from millstream.controller import tree
+from millstream.controller.elections import Rules, settled, with_isr
 from millstream.controller.feed import Feed
 from millstream.controller.ledger import Decision, Ledger
 from millstream.controller.picture import MIN_ISR, Picture
 from millstream.controller.reading import partition_numbers
 from millstream.controller.topics import NewTopic, check_new_name, more_partitions, new_topic
-from millstream.errors import InvalidConfig, TopicDeletionDisabled, UnknownTopicOrPartition
+from millstream.errors import (
+    InvalidConfig,
+    TopicAlreadyExists,
+    TopicDeletionDisabled,
+    UnknownTopicOrPartition,
+)
 from millstream.model import NO_UUID, encode_uuid
 from millstream.registry.contract import Registry
 
@@ -67,6 +73,10 @@ class TopicChanges:
     async def create(self, wanted: NewTopic, validate_only: bool) -> Topic:
         picture, config = self._picture, self._config
         check_new_name(wanted.name, picture.topics)
+        if wanted.name in picture.unreadable:
+            raise TopicAlreadyExists(
+                f"the topic exists, but cannot be read: {picture.unreadable[wanted.name]}"
+            )
         if wanted.name in picture.deleted and not validate_only:
             await self.finish_deletion(picture.deleted[wanted.name])
         check_topic_overrides(wanted.configs, config)
@@ -159,7 +169,8 @@ class TopicChanges:
         if validate_only:
             return
         write = await self._ledger.config_operation(f"{tree.TOPIC_CONFIGS}/{name}", overrides)
-        await self._ledger.decide(self._no_more_eligible([topic], topic.overrides, overrides), [write])
+        changed = replace(topic, overrides=overrides)
+        await self._ledger.decide(_no_more_eligible(topic, self._picture.rules(changed)), [write])
         before, topic.overrides = topic.overrides, overrides
         self._feed.publish({name: ()})
         self._note_min_isr(before, overrides)
@@ -175,10 +186,15 @@ class TopicChanges:
         if validate_only:
             return
         write = await self._ledger.config_operation(f"{tree.BROKER_CONFIGS}/{broker}", after)
-        await self._ledger.decide(
-            self._no_more_eligible(list(self._picture.topics.values()), before, after), [write]
-        )
-        self._picture.configs[broker] = after
+        picture = self._picture
+        configs = {**picture.configs, broker: after}
+        decisions = [
+            each
+            for topic in picture.topics.values()
+            for each in _no_more_eligible(topic, picture.rules(topic, configs))
+        ]
+        await self._ledger.decide(decisions, [write])
+        picture.configs[broker] = after
         self._feed.publish()
         self._note_min_isr(before, after)
 
@@ -197,19 +213,6 @@ class TopicChanges:
         else:
             check_dynamic(texts, per_broker=True)
 
-    def _no_more_eligible(
-        self, topics: Sequence[Topic], before: Mapping[str, str], after: Mapping[str, str]
-    ) -> list[Decision]:
-        """With another min.insync.replicas commits may go on without those outside the ISR."""
-        if before.get(MIN_ISR) == after.get(MIN_ISR):
-            return []
-        return [
-            Decision(topic, index, replace(state, eligible=[]))
-            for topic in topics
-            for index, state in enumerate(topic.partitions)
-            if state.eligible and state.isr
-        ]
-
     def _note_min_isr(self, before: Mapping[str, str], after: Mapping[str, str]) -> None:
         if before.get(MIN_ISR) != after.get(MIN_ISR):
             self._picture.min_isr_set_at = self._feed.sequence
@@ -219,3 +222,12 @@ class TopicChanges:
             made = UUID(int=self._random.getrandbits(128), version=4)
             if made != NO_UUID and not encode_uuid(made).startswith("-"):
                 return made
+
+
+def _no_more_eligible(topic: Topic, rules: Rules) -> Iterator[Decision]:
+    """With a smaller min.insync.replicas commits may go on without those outside the ISR."""
+    for index, state in enumerate(topic.partitions):
+        if state.eligible:
+            decided = settled(with_isr(state, state.isr, rules), rules)
+            if decided != state:
+                yield Decision(topic, index, decided)

@@ -72,6 +72,8 @@ class SeenNode(msgspec.Struct):
 
     epoch: int
     version: int = 1
+    is_doubted: bool = False
+    """Whether a stop that was not clean has consequences that could not be drawn for all topics."""
 
 
 class BrokerIdNode(msgspec.Struct):
@@ -117,12 +119,20 @@ def dump(node: msgspec.Struct) -> bytes:
 def topic_of(
     name: str, node: TopicNode, states: dict[int, tuple[StateNode, int]], config: dict[str, str]
 ) -> Topic:
-    """A topic from its nodes; a partition without a state yet has no leader, and version -1."""
+    """A topic from its nodes; a partition without a state yet has no leader, and version -1.
+
+    ValueError if the nodes, by somebody else's hand, do not describe one.
+    """
+    if not node.partitions:
+        raise ValueError("it has no partition")
     partitions = []
     for index in range(len(node.partitions)):
         key = str(index)
+        replicas = node.partitions.get(key)
+        if not replicas or len(set(replicas)) != len(replicas):
+            raise ValueError(f"partition {index} has no replica, or one twice")
         partition = PartitionState(
-            node.partitions[key],
+            replicas,
             [],
             -1,
             0,

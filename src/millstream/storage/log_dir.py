@@ -4,7 +4,8 @@
 start: its removal is made durable before anything is written.
 
 `.millstream_boot` holds the boot id of the machine that last worked here. If that is the machine's still, and
-only the process ended, everything that was written is there, flushed or not.
+only the process ended, everything that was written is there, flushed or not. After a power loss it is written
+once the cluster knows of that (`mark_boot`): else a process that ended before would hide it from the next.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class LogDir:
         self.meta: MetaProperties | None = None
         self.log_count = 0
         self._disk = disk
+        self._boot_id = self._marked_boot = ""
         self._lock: Lock | None = None
         self._written: dict[str, dict[TopicPartition, int]] = {}
         self._checkpointing = threading.Lock()
@@ -114,9 +116,16 @@ class LogDir:
     def _take_boot_mark(self, boot_id: str) -> None:
         path = f"{self.path}/{names.BOOT_FILE}"
         found = self._disk.read_file(path).decode(errors="replace") if self._disk.exists(path) else ""
+        self._boot_id, self._marked_boot = boot_id, found
         self.kept_all = self.was_clean or (found == boot_id != "")
-        if boot_id and found != boot_id:
-            self._disk.replace_file(path, boot_id.encode())
+        if self.kept_all:
+            self.mark_boot()
+
+    def mark_boot(self) -> None:
+        """From now on whoever starts in this boot finds all that was written, as far as this dir kept it."""
+        if self._boot_id and self._marked_boot != self._boot_id and not self.has_failed:
+            self._disk.replace_file(f"{self.path}/{names.BOOT_FILE}", self._boot_id.encode())
+            self._marked_boot = self._boot_id
 
     def fail(self) -> None:
         """Serve nothing more; nor can the next process count on what this one wrote, if the machine runs on.

@@ -6,7 +6,7 @@ The loop creates and deletes logs; `checkpoint`, `remove_deleted` and `close` ma
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Protocol
 from uuid import UUID
@@ -296,6 +296,14 @@ class Store:
                 except OSError as error:
                     self._not_written(folder, error)
 
+    def mark_boot(self) -> None:
+        """What the last stop may have cost is known where it counts: the next start need not tell it."""
+        for folder in self.dirs:
+            try:
+                folder.mark_boot()
+            except OSError as error:
+                self._not_written(folder, error)
+
     def count_of(self, topic: str, topic_id: UUID) -> int:
         """One more than the greatest number of a partition of this topic that has a log here."""
         numbers = (
@@ -348,14 +356,20 @@ class Store:
                     self._not_written(folder, error)
 
     def set_aside_strays(
-        self, topic_ids: Iterable[UUID], is_held: Callable[[TopicPartition], bool] = lambda _: True
+        self,
+        topic_ids: Iterable[UUID],
+        is_held: Callable[[TopicPartition], bool] = lambda _: True,
+        spared: Container[str] = (),
     ) -> list[TopicPartition]:
-        """Set aside the logs of other topics than these, and those not held here; which they were."""
+        """Set aside the logs of other topics than these, and those not held here; which they were.
+
+        Those of topics with a `spared` name stay where they are.
+        """
         known = {NO_UUID, *topic_ids}
         strays = [
             partition
             for partition, topic_id in self._topic_ids.items()
-            if topic_id not in known or not is_held(partition)
+            if partition.topic not in spared and (topic_id not in known or not is_held(partition))
         ]
         for partition in strays:
             log.warning("%s belongs to no known topic, or to other brokers: set aside", partition)

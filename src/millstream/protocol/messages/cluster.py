@@ -34,7 +34,10 @@ class ClusterStateRequest(Request, key=30000, versions=(0, 0), flexible=0):
 
 
 class ClusterStateResponse(Response, to=ClusterStateRequest):
-    """All live brokers, and the topics and partitions that changed; all there are if `is_full`."""
+    """All live brokers, and the topics and partitions that changed; all there are if `is_full`.
+
+    Of `unreadable` topics the controller knows the names alone: they stay as they are.
+    """
 
     class Endpoint(Struct):
         listener: str
@@ -86,6 +89,7 @@ class ClusterStateResponse(Response, to=ClusterStateRequest):
     deleted: list[DeletedTopic] = optional()
     default_configs: list[Config] = optional()
     broker_configs: list[Config] = optional()
+    unreadable: list[str] = optional()
 
 
 class ControlledShutdownRequest(Request, key=30001, versions=(0, 0), flexible=0):
