@@ -209,3 +209,30 @@ def test_who_is_eligible_stays_so_until_the_isr_is_enough(tmp_path: Path) -> Non
             assert cluster.agree("t", lambda state: state.eligible == [])
 
     asyncio.run(main())
+
+
+def test_a_broker_that_refuses_what_is_set_for_all_takes_the_min_isr_of_it(tmp_path: Path) -> None:
+    """The controller goes by it, whatever else is not valid on one of the brokers."""
+    lag = "log.cleaner.{}.compaction.lag.ms"
+
+    async def main() -> None:
+        cluster = Cluster(tmp_path)
+        async with asyncio.timeout(60):
+            try:
+                await cluster.start(1)
+                strict = await cluster.start(2, {lag.format("min"): "1000"})
+                told = {KEY: "2", lag.format("max"): "500"}
+                await cluster.controller.controller.set_broker_config(
+                    tree.DEFAULT_BROKER, lambda _: told, validate_only=False
+                )
+                assert cluster.brokers[1].config[lag.format("max")] == 500
+                assert strict.config[lag.format("max")] > 1000
+                assert strict.config[KEY] == 2
+                await cluster.controller.controller.set_broker_config(
+                    tree.DEFAULT_BROKER, lambda _: {lag.format("max"): "500"}, validate_only=False
+                )
+                assert strict.config[KEY] == 1
+            finally:
+                await cluster.__aexit__(None, None, None)
+
+    asyncio.run(main())

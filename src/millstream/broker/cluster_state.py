@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -18,6 +18,7 @@ import msgspec
 from millstream.cluster.metadata import PartitionState, Topic, TopicChange
 from millstream.controller import tree
 from millstream.controller.answers import brokers_in, deleted_in, topics_in
+from millstream.controller.picture import MIN_ISR
 from millstream.controller.reading import read_broker
 from millstream.errors import KafkaError, NotController, StaleControllerEpoch, error_for
 from millstream.protocol.messages import ClusterStateRequest, ClusterStateResponse
@@ -53,6 +54,8 @@ class ClusterState:
         self._is_first = True
         self.unreadable: set[str] = set()
         """Topics that the controller knows by name alone. What is held of them stays as it is."""
+        self._refused: tuple[dict[str, str], dict[str, str]] | None = None
+        """The configurations that were last told and are not valid here."""
         self._task: asyncio.Task[None] | None = None
         self._moved = asyncio.Event()
         self._controller_id: int | None = None
@@ -288,13 +291,22 @@ class ClusterState:
         own = {config.name: config.value for config in response.broker_configs}
         default = {config.name: config.value for config in response.default_configs}
         one, every, _ = broker.config.layers
-        if one.texts == own and every.texts == default:
+        if (one.texts, every.texts) == (own, default) or self._refused == (own, default):
             return
         try:
             changed = broker.config.set_dynamic(broker=own, default=default)
+            self._refused = None
         except KafkaError as error:
             log.error("what is set for this broker is not valid here: %s", error.message)
-            return
+            self._refused = own, default
+            own, default = _min_isr_alone(one.texts, own), _min_isr_alone(every.texts, default)
+            changed = broker.config.set_dynamic(broker=own, default=default)
         if changed:
             for topic in broker.metadata.topics.values():
                 broker.replicas.configure(topic)
+
+
+def _min_isr_alone(now: Mapping[str, str], told: Mapping[str, str]) -> dict[str, str]:
+    """What is set now, with the min.insync.replicas that was told: the controller's elections rest on it."""
+    kept = {name: value for name, value in now.items() if name != MIN_ISR}
+    return {**kept, MIN_ISR: told[MIN_ISR]} if MIN_ISR in told else kept
