@@ -160,6 +160,11 @@ def test_health_of_a_cluster_is_an_exit_code(cluster: Cluster) -> None:
     assert document["missing_brokers"] == [2]
     assert [each["topic"] for each in document["offline"]] == ["alone"]
     assert {each["topic"] for each in document["under_replicated"]} == {"alone", "t"}
-    assert {each["topic"] for each in document["under_min_isr"]} >= {"t"}
+    under_min = {each["topic"]: each for each in document["under_min_isr"]}
+    assert sorted(under_min["t"]["replicas"]) == [1, 2, 3]
+    shown = command(cluster, "cluster", "health", "--wait", "300ms")
+    assert shown.returncode == 1
+    assert shown.stdout.startswith("unhealthy: brokers missing: 2; 1 offline; ")
+    assert "under min ISR" in shown.stdout
     cluster.start_broker(2)
     assert command(cluster, "cluster", "health", "--wait", "30s").returncode == 0
