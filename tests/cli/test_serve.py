@@ -109,6 +109,20 @@ def test_a_folder_in_use(tmp_path: Path) -> None:
     assert b"Traceback" not in err
 
 
+def test_a_folder_that_cannot_be_made_beside_one_that_can(tmp_path: Path, millstream: CommandLine) -> None:
+    port = free_port()
+    dirs = f"{tmp_path / 'good'},/dev/null/bad"
+    process = start("serve", "--listen", f"127.0.0.1:{port}", "-o", f"log.dirs={dirs}")
+    assert process.stdout is not None
+    assert b"is ready" in process.stdout.readline()
+    millstream("produce", "t", "-b", f"127.0.0.1:{port}", given=b"a\n")
+    assert millstream("consume", "t", "--exit", "-f", "%v", "-b", f"127.0.0.1:{port}").text == "a"
+    process.send_signal(signal.SIGTERM)
+    code, _, err = ended(process)
+    assert code == 0
+    assert "the log dir /dev/null/bad has failed" in err.decode()
+
+
 @pytest.mark.parametrize(
     ("words", "code", "reason"),
     [

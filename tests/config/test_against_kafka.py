@@ -44,6 +44,7 @@ OURS = {
     "replica.alter.log.dirs.io.max.bytes.per.second",
     "flush.before.ack",
     "log.flush.before.ack",
+    "lost.log.dirs",
     "max.decompressed.bytes",
     "max.open.files",
     "max.unsent.bytes",

@@ -5,15 +5,22 @@ from __future__ import annotations
 import asyncio
 import errno
 from pathlib import Path
+from random import SystemRandom
+from uuid import uuid4
 
 import pytest
 
 from millstream.broker.server import Broker
+from millstream.clock import SystemClock
 from millstream.cluster.partition import Partition
 from millstream.config.broker import BrokerConfig
+from millstream.config.log import LogConfig
 from millstream.controller.topics import NewTopic
 from millstream.errors import KafkaStorageError
+from millstream.model import TopicPartition
+from millstream.storage.meta_properties import WrongLogDir
 from millstream.storage.os_disk import OsDisk
+from millstream.storage.store import Store
 from tests.storage.logs import batch
 
 NAMES = ("d1", "d2")
@@ -30,12 +37,20 @@ class BadDisk(OsDisk):
         return super().listdir(path)
 
 
-def make(root: Path, disk: OsDisk | None = None) -> Broker:
+def make(
+    root: Path, disk: OsDisk | None = None, *, names: tuple[str, ...] = NAMES, lost: tuple[str, ...] = ()
+) -> Broker:
     values = {
         "listeners": "PLAINTEXT://127.0.0.1:0",
-        "log.dirs": ",".join(str(root / name) for name in NAMES),
+        "log.dirs": ",".join(str(root / name) for name in names),
+        "lost.log.dirs": ",".join(lost),
     }
     return Broker(BrokerConfig(values), disk=disk)
+
+
+def directory_id(folder: Path) -> str:
+    lines = (folder / "meta.properties").read_text().splitlines()
+    return next(line.partition("=")[2] for line in lines if line.startswith("directory.id="))
 
 
 async def create(broker: Broker, name: str, count: int) -> None:
@@ -100,6 +115,111 @@ def test_no_record_is_lost_while_a_dir_is_away(tmp_path: Path, kind: str, starts
         assert not list(tmp_path.glob("*/*-stray"))
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("starts", [1, 2])
+def test_a_dir_taken_out_of_the_configuration_is_missed(tmp_path: Path, starts: int) -> None:
+    """Also if another is there instead, and the broker was started several times without it."""
+
+    async def scenario() -> None:
+        async with make(tmp_path) as broker:
+            await create(broker, "a", 10)
+        missed = directory_id(tmp_path / "d2")
+        for number in range(starts):
+            async with make(tmp_path, names=("d1", "d3")) as broker:
+                assert not broker.store.kept_all
+                assert ends(broker, "a") == {"d1": 10}
+                (failure,) = filter(None, (one.failure for one in broker.replicas.topic("a").values()))
+                assert isinstance(failure, KafkaStorageError)
+                assert f"{tmp_path}/d2 (directory id {missed})" in failure.message
+                assert f"lost.log.dirs={missed}" in failure.message
+                await create(broker, f"b{number}", 1)
+        async with make(tmp_path, names=("d1", "d2", "d3")) as broker:
+            assert ends(broker, "a") == {"d1": 10, "d2": 10}
+        async with make(tmp_path, names=("d3", "d2", "d1")) as broker:
+            assert broker.store.kept_all
+
+    asyncio.run(scenario())
+
+
+def test_a_dir_with_the_registry_is_missed_too(tmp_path: Path) -> None:
+    """The order of the dirs does not matter, but the one that knows the topics must be there."""
+
+    async def scenario() -> None:
+        async with make(tmp_path) as broker:
+            await create(broker, "a", 10)
+        with pytest.raises(WrongLogDir, match="d2 belongs to a cluster whose registry is in none"):
+            await make(tmp_path, names=("d2", "d3")).start()
+        assert not list(tmp_path.glob("d[23]/registry.db"))
+        async with make(tmp_path, names=("d2", "d1")) as broker:
+            assert ends(broker, "a") == {"d1": 10, "d2": 10}
+
+    asyncio.run(scenario())
+
+
+def test_a_dir_that_holds_nothing_may_be_taken_out(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with make(tmp_path) as broker:
+            await create(broker, "a", 10)
+        for folder in (tmp_path / "d2").glob("a-*"):
+            folder.rename(tmp_path / "d1" / folder.name)
+        async with make(tmp_path, names=("d1",)) as broker:
+            assert offline(broker, "a") == 0
+            assert [one.log.end_offset for one in broker.replicas.topic("a").values()] == [10, 10]
+        async with make(tmp_path, names=("d1",)) as broker:
+            assert broker.store.kept_all  # it is forgotten
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("names", [("d1",), ("d1", "d2")])
+def test_a_dir_that_is_lost_for_good_is_given_up(tmp_path: Path, names: tuple[str, ...]) -> None:
+    """Taken out, or replaced by an empty one."""
+
+    async def scenario() -> None:
+        async with make(tmp_path) as broker:
+            await create(broker, "a", 10)
+        lost = directory_id(tmp_path / "d2")
+        (tmp_path / "d2").rename(tmp_path / "away")
+        async with make(tmp_path, names=names) as broker:
+            assert offline(broker, "a") == 1
+        async with make(tmp_path, names=names, lost=(lost,)) as broker:
+            assert not broker.store.kept_all  # whoever has copies is not to count on those here
+            assert offline(broker, "a") == 0
+            ended = sorted(one.log.end_offset for one in broker.replicas.topic("a").values())
+            assert ended == [0, 10]
+        async with make(tmp_path, names=names) as broker:
+            assert broker.store.kept_all
+            assert offline(broker, "a") == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_new_dir_is_known_before_a_copy_is_made_in_it(tmp_path: Path) -> None:
+    """Though a log is missing, so that the dir is not taken for good yet."""
+    disk, clock = OsDisk(max_open_files=100), SystemClock()
+
+    def store(*names: str) -> Store:
+        opened = Store(
+            [str(tmp_path / name) for name in names], disk, clock, cluster_id="c", random=SystemRandom()
+        )
+        opened.open()
+        return opened
+
+    first = store("d1", "d2")
+    first.accept_new_dirs()
+    first.close()
+    second = store("d1", "d3")
+    second.absent(TopicPartition("a", 0), LogConfig())
+    second.accept_new_dirs()
+    second.create(TopicPartition("b", 0), uuid4(), LogConfig(), is_copy=True)
+    second.create(TopicPartition("b", 1), uuid4(), LogConfig(), is_copy=True)
+    assert (tmp_path / "d3" / "b-0").exists() or (tmp_path / "d3" / "b-1").exists()
+    second.close()
+    third = store("d1", "d2")
+    assert not third.may_create_missing
+    assert not third.kept_all
+    third.close()
 
 
 def test_a_topic_whose_records_are_lost_can_be_deleted_and_made_again(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from millstream.broker.group_topics import GroupTopics
 from millstream.broker.housekeeping import Housekeeping
 from millstream.broker.membership import Membership
 from millstream.broker.metrics_endpoint import MetricsEndpoint
+from millstream.broker.own_registry import registry_folder
 from millstream.broker.producer_ids import ProducerIds
 from millstream.broker.remote_ends import ASK_MS
 from millstream.broker.router import Router
@@ -96,9 +97,7 @@ class Broker:
             boot_id = read_boot_id() if isinstance(self.disk, OsDisk) else ""
         self._boot_id = boot_id
         self.metrics = Metrics()
-        self.registry = registry or make_registry(
-            config["registry"], config.log_dirs[0], config["registry.session.timeout.ms"], self.clock
-        )
+        self.registry = registry or self._make_registry()
         self.router = Router(self, handlers.MODULES)
         self.api_keys = [
             ApiVersionsResponse.ApiVersion(
@@ -190,6 +189,7 @@ class Broker:
             random=self.random,
             producer_expiration_ms=config["producer.id.expiration.ms"],
             boot_id=self._boot_id,
+            lost_dirs=config["lost.log.dirs"],
         )
         await loop.run_in_executor(None, self.store.open)
         self._is_started = True
@@ -313,6 +313,11 @@ class Broker:
                 partition.wake_fetches()
 
     # Parts of the start
+
+    def _make_registry(self) -> Registry:
+        place, log_dirs = self.config["registry"], self.config.log_dirs
+        folder = registry_folder(log_dirs) if place == "sqlite" else log_dirs[0]
+        return make_registry(place, folder, self.config["registry.session.timeout.ms"], self.clock)
 
     def _use_threads(self, loop: asyncio.AbstractEventLoop) -> None:
         loop.set_default_executor(ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="millstream"))

@@ -8,7 +8,7 @@ import gc
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -115,8 +115,7 @@ async def _serve(config: BrokerConfig, ready: Callable[[str], None] | None) -> i
     for number in signals:
         loop.add_signal_handler(number, stop.set)
     try:
-        for folder in config.log_dirs:
-            os.makedirs(folder, exist_ok=True)
+        _make_folders(config.log_dirs)
         broker = Broker(config)
         if not await _started(broker, stop):
             return 0
@@ -140,6 +139,18 @@ async def _serve(config: BrokerConfig, ready: Callable[[str], None] | None) -> i
             loop.remove_signal_handler(number)
         await broker.stop()
     return 0
+
+
+def _make_folders(log_dirs: Sequence[str]) -> None:
+    """Make the folders of the logs; one that cannot be made, where others can, has failed as any disk may."""
+    failures = []
+    for folder in log_dirs:
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except OSError as error:
+            failures.append(error)
+    if len(failures) == len(log_dirs):
+        raise failures[0]
 
 
 async def _started(broker: Broker, stop: asyncio.Event) -> bool:

@@ -9,6 +9,13 @@ from millstream.config.keys import ConfigKey
 
 OWN_KEYS = (
     ConfigKey(
+        "lost.log.dirs",
+        "list",
+        (),
+        "Directory ids of log folders that are gone for good; meta.properties has them. Partitions that were"
+        " only there start empty, while those of a folder that is just not there stay offline.",
+    ),
+    ConfigKey(
         "max.decompressed.bytes",
         "int",
         64 * 1024 * 1024,
@@ -54,8 +61,8 @@ OWN_KEYS = (
         "string",
         "sqlite",
         "Where the cluster's topics, configurations and members are kept: 'sqlite' in a file beside the"
-        " logs, shared by the brokers of one machine; 'memory' for tests; 'zookeeper://HOST:PORT,.../PATH'"
-        " for several machines.",
+        " logs (in the first log folder, when it is made), shared by the brokers of one machine; 'memory' for"
+        " tests; 'zookeeper://HOST:PORT,.../PATH' for several machines.",
         Matches(
             re.compile(r"memory|sqlite|sqlite:.+|zookeeper://[^/\s]+(/\S*)?"),
             "sqlite, sqlite:FOLDER, memory, or zookeeper://HOST:PORT",

@@ -13,14 +13,14 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from uuid import UUID
 
 from millstream.errors import MillstreamError
 from millstream.model import TopicPartition
 from millstream.storage import checkpoints, names
 from millstream.storage.disk import Disk, Lock
-from millstream.storage.meta_properties import MetaProperties
+from millstream.storage.meta_properties import MetaProperties, OtherDir
 
 CLUSTER_METADATA = "__cluster_metadata"
 """The topic of Apache Kafka's own controllers, which may lie in a folder that it wrote."""
@@ -85,12 +85,19 @@ class LogDir:
         """Whether the dir was made by this start, or by one since which a log has been missing."""
         return self.meta is not None and self.meta.is_new
 
-    def accept(self) -> None:
-        """Take a new dir for one that has no more to hold than it does."""
-        if self.meta is not None and self.meta.is_new:
-            accepted = self.meta._replace(is_new=False)
-            self._disk.replace_file(f"{self.path}/{names.META_FILE}", accepted.encode())
-            self.meta = accepted
+    def know(self, dirs: Iterable[OtherDir], *, is_settled: bool) -> None:
+        """Remember the broker's other dirs among these, instead of those known so far.
+
+        If that `is_settled`, the dir is no longer a new one: it has no more to hold than it does.
+        """
+        meta = self.meta
+        if meta is None:
+            return
+        others = frozenset(one for one in dirs if one.directory_id != meta.directory_id)
+        known = meta._replace(others=others, is_new=meta.is_new and not is_settled)
+        if known != meta:
+            self._disk.replace_file(f"{self.path}/{names.META_FILE}", known.encode())
+            self.meta = known
 
     def _sync_names_above(self) -> None:
         """Make a new dir's own name durable, and those of the folders above it that may be new too."""

@@ -5,12 +5,15 @@ ids in Kafka's form (URL-safe base64 of 16 bytes without padding). A file of ver
 `broker.id` and no `directory.id`. `is.new=true`, which is Millstream's own, stands there from the making
 of the dir until a start has found every log that it looked for: an empty dir that is not the one that was
 expected (a volume that is not mounted) does not come to look like one that has always been there.
+`other.dirs`, Millstream's own too, names the other log dirs of the broker, as ID:PATH with commas between
+(a path's special characters as in a URL), so that one that is taken away is missed.
 """
 
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import NamedTuple
+from urllib.parse import quote, unquote
 from uuid import UUID
 
 from millstream.errors import MillstreamError
@@ -30,6 +33,16 @@ def decode_uuid(text: str) -> UUID:
     return UUID(bytes=urlsafe_b64decode(text + "=="))
 
 
+class OtherDir(NamedTuple):
+    """What a log dir knows of another one of its broker."""
+
+    directory_id: UUID
+    path: str
+
+    def __str__(self) -> str:
+        return f"{self.path} (directory id {encode_uuid(self.directory_id)})"
+
+
 class MetaProperties(NamedTuple):
     """What a log dir says of itself."""
 
@@ -37,11 +50,17 @@ class MetaProperties(NamedTuple):
     node_id: int
     directory_id: UUID
     is_new: bool = False
+    others: frozenset[OtherDir] = frozenset()
 
     def encode(self) -> bytes:
+        others = ",".join(
+            f"{encode_uuid(other.directory_id)}:{quote(other.path)}" for other in sorted(self.others)
+        )
         return (
             f"#\nversion=1\ncluster.id={self.cluster_id}\nnode.id={self.node_id}\n"
-            f"directory.id={encode_uuid(self.directory_id)}\n" + ("is.new=true\n" if self.is_new else "")
+            f"directory.id={encode_uuid(self.directory_id)}\n"
+            + ("is.new=true\n" if self.is_new else "")
+            + (f"other.dirs={others}\n" if others else "")
         ).encode()
 
     @classmethod
@@ -57,6 +76,7 @@ class MetaProperties(NamedTuple):
                 node_id,
                 decode_uuid(directory) if directory else new_directory_id,
                 pairs.get("is.new") == "true",
+                frozenset(map(_parse_other, filter(None, pairs.get("other.dirs", "").split(",")))),
             )
         except (KeyError, ValueError) as error:
             raise WrongLogDir(f"{path} is not readable: {error!r}") from error
@@ -73,3 +93,8 @@ class MetaProperties(NamedTuple):
                 f"{path} belongs to the broker {self.node_id}, this one is {node_id}:"
                 " set node.id, or give the broker its own data folder"
             )
+
+
+def _parse_other(text: str) -> OtherDir:
+    directory_id, _, path = text.partition(":")
+    return OtherDir(decode_uuid(directory_id), unquote(path))

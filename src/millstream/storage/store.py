@@ -6,7 +6,7 @@ The loop creates and deletes logs; `checkpoint`, `remove_deleted` and `close` ma
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Protocol
 from uuid import UUID
@@ -19,6 +19,7 @@ from millstream.storage import checkpoints, names
 from millstream.storage.absent import absent_log
 from millstream.storage.disk import Disk
 from millstream.storage.files import is_overloaded, is_temporary
+from millstream.storage.known_dirs import KnownDirs
 from millstream.storage.loading import DAY_MS, create_log, load_log
 from millstream.storage.log import Log
 from millstream.storage.log_dir import LogDir
@@ -72,13 +73,16 @@ class Store:
         random: Random,
         producer_expiration_ms: int = DAY_MS,
         boot_id: str = "",
+        lost_dirs: Collection[str] = (),
         on_dir_failure: Callable[[str], None] = _ignore,
     ) -> None:
         """`log_config` is what logs have until their topic's own configuration is set.
 
-        `boot_id` changes whenever the machine starts; empty if that is not known.
+        `boot_id` changes whenever the machine starts; empty if that is not known. `lost_dirs` are the
+        directory ids of log dirs that will not come back.
         """
         self.dirs = [LogDir(disk, path) for path in dirs]
+        self._known_dirs = KnownDirs(self.dirs, lost_dirs)
         self.on_dir_failure = on_dir_failure
         """Told the path of a log dir that failed, in whatever thread found it."""
         self._disk = disk
@@ -111,7 +115,7 @@ class Store:
     @property
     def kept_all(self) -> bool:
         """Whether all that was written before the last stop is still there, in every log dir."""
-        return all(folder.kept_all for folder in self.dirs)
+        return self._known_dirs.were_kept and all(folder.kept_all for folder in self.dirs)
 
     # Opening
 
@@ -132,6 +136,8 @@ class Store:
         if all(folder.has_failed for folder in self.dirs):
             self.release()
             raise NoLogDir(f"none of the log dirs can be used: {', '.join(d.path for d in self.dirs)}")
+        self._known_dirs.look()
+        self._known_dirs.remember(self._not_written)
 
     def _load_dir(self, folder: LogDir) -> None:
         recovery_points = folder.read_offsets(checkpoints.RECOVERY_POINTS)
@@ -225,6 +231,8 @@ class Store:
         failure: OSError | None = None
         for folder in sorted(usable, key=lambda one: one.log_count):
             path = f"{folder.path}/{partition}"
+            if folder.is_new and folder.log_count == 0:
+                self._known_dirs.remember(self._not_written, used=folder)
             try:
                 self._make_folder(partition, folder, path, topic_id)
             except OSError as error:
@@ -268,7 +276,7 @@ class Store:
         That is so if all log dirs are there, and each is the one that was there before: then a crash came
         before the log's folder was durable.
         """
-        return not any(folder.has_failed or folder.is_new for folder in self.dirs)
+        return not self._known_dirs.may_miss_logs
 
     def absent(self, partition: TopicPartition, config: LogConfig, reason: str = "") -> Log:
         """What stands for a log that is not there and may not be made anew: it can do nothing at all.
@@ -277,24 +285,14 @@ class Store:
         """
         self._is_missing_logs = True
         if not reason:
-            suspects = [folder.path for folder in self.dirs if folder.has_failed or folder.is_new]
-            reason = (
-                f"{partition} is in none of the log dirs, but {', '.join(suspects)} failed or is empty."
-                " Mount what is not mounted and start again, or, if the records are lost, delete the topic"
-            )
+            reason = f"{partition} is in none of the log dirs, but {self._known_dirs.why()}"
         log.error("%s stays offline: %s", partition, reason)
         return absent_log(self._disk, self._clock, self._random, self._trash, partition, config, reason)
 
     def accept_new_dirs(self) -> None:
-        """Take new log dirs for good, if no log is missing: from the next start on they are as expected."""
-        if self._is_missing_logs:
-            return
-        for folder in self.dirs:
-            if not folder.has_failed:
-                try:
-                    folder.accept()
-                except OSError as error:
-                    self._not_written(folder, error)
+        """If no log is missing, take the log dirs as they are: from the next start on these are expected."""
+        if not self._is_missing_logs:
+            self._known_dirs.settle(self._not_written)
 
     def mark_boot(self) -> None:
         """What the last stop may have cost is known where it counts: the next start need not tell it."""
