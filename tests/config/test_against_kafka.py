@@ -42,7 +42,10 @@ OURS = {
     "follower.replication.throttled.rate",  # set while a broker runs only
     "leader.replication.throttled.rate",
     "replica.alter.log.dirs.io.max.bytes.per.second",
+    "batch.check.threads",
     "flush.before.ack",
+    "log.dir.flush.threads",
+    "log.dir.read.threads",
     "log.flush.before.ack",
     "lost.log.dirs",
     "max.decompressed.bytes",

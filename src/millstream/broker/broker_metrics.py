@@ -39,6 +39,20 @@ class BrokerMetrics:
             "Bytes of answers that wait for slow readers.",
             lambda: sum(listener.unsent_bytes for _, listener in listeners),
         )
+        reading(
+            "threads_busy",
+            "Threads that are at work: they read or flush one log dir, or check large batches.",
+            lambda: {(pool.kind, pool.dir_path): pool.busy for pool in self._broker.threads},
+            "kind",
+            "log_dir",
+        )
+        reading(
+            "threads_waiting",
+            "Tasks that wait for one of these threads.",
+            lambda: {(pool.kind, pool.dir_path): pool.waiting for pool in self._broker.threads},
+            "kind",
+            "log_dir",
+        )
         reading("partitions", "Partitions that this broker holds.", lambda: len(self._broker.replicas))
         reading(
             "offline_partitions",

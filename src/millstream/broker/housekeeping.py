@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from millstream.broker.background import Background
@@ -30,14 +31,22 @@ class Housekeeping:
         config = self._broker.config
         background.every("retention", lambda: config["log.retention.check.interval.ms"], self.retain)
         background.every("flushing by age", self._flush_interval_ms, self.flush_old)
-        background.every(
-            "checkpointing", lambda: config["log.flush.offset.checkpoint.interval.ms"], self.checkpoint
-        )
-        background.every(
-            "saving start offsets",
-            lambda: config["log.flush.start.offset.checkpoint.interval.ms"],
-            self.checkpoint_starts,
-        )
+        for folder in self._broker.store.dirs:  # one that hangs does not hold up the others
+            background.every(
+                f"checkpointing {folder.path}",
+                lambda: config["log.flush.offset.checkpoint.interval.ms"],
+                partial(self.checkpoint, folder.path),
+            )
+            background.every(
+                f"saving start offsets in {folder.path}",
+                lambda: config["log.flush.start.offset.checkpoint.interval.ms"],
+                partial(self.checkpoint_starts, folder.path),
+            )
+            background.every(
+                f"removing deleted files of {folder.path}",
+                lambda: 1000,
+                partial(self.remove_deleted, folder.path),
+            )
         background.every(
             "saving high watermarks",
             lambda: config["replica.high.watermark.checkpoint.interval.ms"],
@@ -49,7 +58,6 @@ class Housekeeping:
             self._broker.replicas.check_followers,
         )
         background.every("finishing deletions", lambda: 1000, self._broker.controller.finish_deletions)
-        background.every("removing deleted files", lambda: 1000, self.remove_deleted)
 
     def _flush_interval_ms(self) -> int:
         interval_ms: int = self._broker.config["log.flush.scheduler.interval.ms"]
@@ -71,18 +79,21 @@ class Housekeeping:
             if partition.owes_flush or partition.log.is_flush_due(now_ms):
                 partition.start_flush()
 
-    async def checkpoint(self) -> None:
-        """Write down how far recovery may trust each log, in a thread."""
-        await asyncio.get_running_loop().run_in_executor(None, self._broker.store.checkpoint)
+    async def checkpoint(self, dir_path: str) -> None:
+        """Write down how far recovery may trust each log of a log dir, in a thread."""
+        await self._in_thread(self._broker.store.checkpoint, dir_path)
 
-    async def checkpoint_starts(self) -> None:
-        """Write down where the logs start."""
-        store = self._broker.store
-        await asyncio.get_running_loop().run_in_executor(None, store.checkpoint_start_offsets)
+    async def checkpoint_starts(self, dir_path: str) -> None:
+        """Write down where the logs of a log dir start."""
+        await self._in_thread(self._broker.store.checkpoint_start_offsets, dir_path)
 
-    async def remove_deleted(self) -> None:
-        """Remove what was deleted longer than file.delete.delay.ms ago."""
-        await asyncio.get_running_loop().run_in_executor(None, self._broker.store.remove_deleted)
+    async def _in_thread(self, work: Callable[[str], object], dir_path: str) -> None:
+        threads = self._broker.threads.flushes(dir_path)
+        await asyncio.get_running_loop().run_in_executor(threads, work, dir_path)
+
+    async def remove_deleted(self, dir_path: str) -> None:
+        """Remove what was deleted in a log dir longer than file.delete.delay.ms ago."""
+        await self._in_thread(self._broker.store.remove_deleted, dir_path)
 
     def _healthy(self) -> AsyncIterator[Partition]:
         return in_service(self._broker)

@@ -71,7 +71,8 @@ class PartitionLog:
         return self.partition.when_committed(next_offset)
 
     async def read(self, offset: int) -> tuple[list[LoadedBatch], int]:
-        return await asyncio.get_running_loop().run_in_executor(None, self._read, offset)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.partition.cold_reads, self._read, offset)
 
     def _read(self, offset: int) -> tuple[list[LoadedBatch], int]:
         log = self.partition.log

@@ -56,6 +56,7 @@ from millstream.registry.contract import NodeExists, NoNode, Registry
 from millstream.storage.disk import Disk
 from millstream.storage.os_disk import OsDisk, read_boot_id
 from millstream.storage.store import Store
+from millstream.storage.threads import Threads
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ PEER_GRACE_SECONDS = 0.2
 """How long other brokers may take for their last answers; what they wait for will not come."""
 
 WORKER_THREADS = 8
-"""Threads for cold reads, checks of large compressed batches, and flushes."""
+"""Threads for work in the background; requests wait in others (storage/threads.py)."""
 
 
 class Broker:
@@ -137,6 +138,7 @@ class Broker:
         self.coordinators.add(TRANSACTIONS_TOPIC, self.transactions)
         self.background = Background(self.metrics.background_failures)
         self.metrics_endpoint = MetricsEndpoint(self.metrics.exposition)
+        self.threads = Threads()
         self.store: Store
         self.metadata: Metadata
         self.replicas: Replicas
@@ -191,6 +193,12 @@ class Broker:
             boot_id=self._boot_id,
             lost_dirs=config["lost.log.dirs"],
         )
+        self.threads = Threads(
+            (folder.path for folder in self.store.dirs),
+            reads=config["log.dir.read.threads"],
+            flushes=config["log.dir.flush.threads"],
+            checks=config["batch.check.threads"],
+        )
         await loop.run_in_executor(None, self.store.open)
         self._is_started = True
         self.peers = Peers(self.metadata, config, self.clock, self.random)
@@ -204,6 +212,7 @@ class Broker:
             peers=self.peers,
             is_lease_held=lambda: self.clock.monotonic() < self.registry.session_deadline(),
             broker_epoch=lambda: self.broker_epoch,
+            threads=self.threads,
         )
 
         def dir_failed(path: str) -> None:
@@ -261,6 +270,7 @@ class Broker:
             for partition in self.replicas:
                 await partition.settle()
             await asyncio.get_running_loop().run_in_executor(None, self._close_store)
+        await asyncio.get_running_loop().run_in_executor(None, self.threads.close)
         await self.registry.close()
 
     async def _leave_cluster(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Executor
 from functools import partial
 
 from millstream.clock import Clock
@@ -34,8 +35,9 @@ class _Queued:
 class AppendQueue:
     """The batches of one partition that wait, in the order in which they came."""
 
-    def __init__(self, name: TopicPartition, clock: Clock, write: Write) -> None:
+    def __init__(self, name: TopicPartition, clock: Clock, threads: Executor | None, write: Write) -> None:
         self._name = name
+        self._threads = threads
         self._clock = clock
         self._write = write
         self._queue: deque[_Queued] = deque()
@@ -54,7 +56,7 @@ class AppendQueue:
         entry = _Queued(memoryview(bytearray(data)), produce_version, transactional_id)
         self._queue.append(entry)
         entry.check = asyncio.get_running_loop().run_in_executor(
-            None, check_produced, entry.data, rules, entry.produce_version, self._clock.now_ms()
+            self._threads, check_produced, entry.data, rules, entry.produce_version, self._clock.now_ms()
         )
         entry.check.add_done_callback(self._drain)
         return entry.appended

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from concurrent.futures import Executor
 
 from millstream.cluster.waiters import OffsetWaiters
 from millstream.errors import KafkaError, KafkaStorageError
@@ -19,12 +20,14 @@ class Flushing:
     def __init__(
         self,
         flushed: Log,
+        threads: Executor | None,
         on_flushed: Callable[[], None],
         on_refusal: Callable[[KafkaError], None],
         on_failure: Callable[[KafkaError], None],
     ) -> None:
         """`on_refusal` is told of a flush that may be tried again, `on_failure` of one that ends the log."""
         self._log = flushed
+        self._threads = threads
         self._on_flushed = on_flushed
         self._on_refusal = on_refusal
         self._on_failure = on_failure
@@ -61,7 +64,7 @@ class Flushing:
         loop, flushed_log = asyncio.get_running_loop(), self._log
         try:
             while flushed_log.recovery_point < flushed_log.end_offset:
-                flushed = await loop.run_in_executor(None, flushed_log.flush)
+                flushed = await loop.run_in_executor(self._threads, flushed_log.flush)
                 self.waiters.passed(flushed)
                 if self.comes_first:
                     self._on_flushed()

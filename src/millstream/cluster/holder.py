@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from millstream.clock import Clock
 from millstream.cluster.transactional_appends import Admission, no_admission
+from millstream.storage.threads import Threads
 
 if TYPE_CHECKING:
     from millstream.cluster.partition import Partition
@@ -46,3 +47,5 @@ class Holder:
     """Have the controller decide about the ISR that a partition's leader proposes."""
     max_lag_s: Callable[[], float] = _half_a_minute
     """How long a follower may lag behind and stay in sync."""
+    threads: Threads = field(default_factory=Threads)
+    """Where it is waited for disks, and where large batches are checked."""

@@ -79,7 +79,7 @@ class Partition(Replica):
         """Up to where a leader may acknowledge records to those who want acks=all."""
         self._lease_timer: asyncio.TimerHandle | None = None
         self._is_internal = name.topic in INTERNAL_TOPICS
-        self._queue = AppendQueue(name, self._clock, self._write_queued)
+        self._queue = AppendQueue(name, self._clock, holder.threads.checks, self._write_queued)
         self.transactions = TransactionalAppends(name, log, holder.admission, self._write_admitted)
         self.configure(log.config)
 

@@ -7,6 +7,7 @@ is cut off; only the loop changes anything.
 
 from __future__ import annotations
 
+from concurrent.futures import Executor
 from uuid import UUID
 
 from millstream.cluster.flushing import Flushing
@@ -56,8 +57,14 @@ class Replica:
         self._byte_waiters: dict[ByteWaiter, None] = {}
         self.watchers: dict[Watcher, None] = {}
         """The followers' fetches, which see records before they are committed."""
-        self._flushing = Flushing(log, self.commit, self._not_flushed, self.fail)
+        flushes = holder.threads.flushes(log.dir_path)
+        self._flushing = Flushing(log, flushes, self.commit, self._not_flushed, self.fail)
         log.producers.note_committed(self.high_watermark)
+
+    @property
+    def cold_reads(self) -> Executor | None:
+        """The threads in which it is waited for this log's disk."""
+        return self._holder.threads.reads(self.log.dir_path)
 
     # Committing
 

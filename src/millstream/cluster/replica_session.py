@@ -218,7 +218,7 @@ class ReplicaSession:
                 continue
             read = partial(partition.log.read, place.fetch_offset, min(place.max_bytes, budget))
             try:
-                records = (await self._loop.run_in_executor(None, read)).data
+                records = (await self._loop.run_in_executor(partition.cold_reads, read)).data
             except KafkaError as error:
                 found.append((place, _refusal(place, error)))
                 continue

@@ -32,6 +32,7 @@ from millstream.metrics import Metrics, TopicCounters
 from millstream.model import TopicPartition
 from millstream.storage.log import Log
 from millstream.storage.store import Store
+from millstream.storage.threads import Threads
 
 log = logging.getLogger(__name__)
 
@@ -54,10 +55,12 @@ class Replicas:
         peers: Peers | None = None,
         is_lease_held: Callable[[], bool] = lambda: True,
         broker_epoch: Callable[[], int] = lambda: -1,
+        threads: Threads | None = None,
     ) -> None:
         """`admission` asks the coordinators about transactional batches.
 
         Without `metadata` and `peers` this broker is alone: it follows nobody and nobody follows it.
+        Without `threads` the loop's own wait for disks.
         """
         self._metrics = metrics
         self._store = store
@@ -78,6 +81,7 @@ class Replicas:
             is_lease_held=is_lease_held,
             is_alive=self._is_alive,
             max_lag_s=lambda: float(config["replica.lag.time.max.ms"]) / 1000,
+            threads=threads or Threads(),
         )
         self._peers = peers
         counters = ReplicationCounters()

@@ -9,6 +9,27 @@ from millstream.config.keys import ConfigKey
 
 OWN_KEYS = (
     ConfigKey(
+        "batch.check.threads",
+        "int",
+        4,
+        "How many threads check large compressed batches of producers.",
+        at_least(1),
+    ),
+    ConfigKey(
+        "log.dir.flush.threads",
+        "int",
+        8,
+        "How many threads of each log folder wait for its disk to make records durable.",
+        at_least(1),
+    ),
+    ConfigKey(
+        "log.dir.read.threads",
+        "int",
+        8,
+        "How many threads of each log folder read what is not in memory.",
+        at_least(1),
+    ),
+    ConfigKey(
         "lost.log.dirs",
         "list",
         (),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from millstream.storage.loading import create_log
 from millstream.storage.surroundings import Surroundings
+from millstream.storage.trash import Trash
 
 if TYPE_CHECKING:
     from random import Random
@@ -15,20 +16,18 @@ if TYPE_CHECKING:
     from millstream.model import TopicPartition
     from millstream.storage.disk import Disk
     from millstream.storage.log import Log
-    from millstream.storage.trash import Trash
 
 
 def absent_log(
     disk: Disk,
     clock: Clock,
     random: Random,
-    trash: Trash,
     partition: TopicPartition,
     config: LogConfig,
     reason: str,
 ) -> Log:
     """An empty log in no log dir, which has failed for `reason`: it makes no file and takes no record."""
-    around = Surroundings(disk, clock, random, trash, _nothing, _ignore)
+    around = Surroundings(disk, clock, random, Trash(disk, clock), _nothing, _ignore)
     made = create_log(around, f"/{partition}", partition, config)
     made.failure = reason
     return made

@@ -93,7 +93,7 @@ class Store:
         self._random = random
         self._producer_expiration_ms = producer_expiration_ms
         self._boot_id = boot_id
-        self._trash = Trash(disk, clock)
+        self._trash = {folder.path: Trash(disk, clock) for folder in self.dirs}
         self._logs: dict[TopicPartition, Log] = {}
         self._dir_of: dict[TopicPartition, LogDir] = {}
         self._topic_ids: dict[TopicPartition, UUID] = {}
@@ -149,7 +149,7 @@ class Store:
             folder.folder_made()  # a power loss may have kept names that were never made durable
         found, deleted = folder.partition_folders()
         for name in deleted:
-            self._trash.put_folder(f"{folder.path}/{name}", 0)
+            self._trash[folder.path].put_folder(f"{folder.path}/{name}", 0)
         for partition, name in found:
             path = f"{folder.path}/{name}"
             try:
@@ -287,7 +287,7 @@ class Store:
         if not reason:
             reason = f"{partition} is in none of the log dirs, but {self._known_dirs.why()}"
         log.error("%s stays offline: %s", partition, reason)
-        return absent_log(self._disk, self._clock, self._random, self._trash, partition, config, reason)
+        return absent_log(self._disk, self._clock, self._random, partition, config, reason)
 
     def accept_new_dirs(self) -> None:
         """If no log is missing, take the log dirs as they are: from the next start on these are expected."""
@@ -329,7 +329,7 @@ class Store:
         except OSError as error:
             raise found.storage_error(error) from error
         folder.renames += 1
-        self._trash.put_folder(path, found.config.file_delete_delay_ms)
+        self._trash[folder.path].put_folder(path, found.config.file_delete_delay_ms)
 
     def sync_names(self) -> None:
         """Make renamed folders durable, and forget the offsets of deleted logs; may run in a thread.
@@ -376,9 +376,12 @@ class Store:
 
     # Keeping
 
-    def checkpoint(self) -> None:
-        """Flush finished segments, and write down recovery points and starts."""
-        for folder in self.dirs:
+    def _dirs_of(self, path: str | None) -> list[LogDir]:
+        return [folder for folder in self.dirs if path is None or folder.path == path]
+
+    def checkpoint(self, path: str | None = None) -> None:
+        """Flush finished segments, and write down recovery points and starts; in one log dir, or in all."""
+        for folder in self._dirs_of(path):
             if folder.has_failed:
                 continue
             logs = self._logs_of(folder)
@@ -409,17 +412,21 @@ class Store:
             except OSError as error:
                 self._not_written(folder, error)
 
-    def checkpoint_start_offsets(self) -> set[str]:
-        """Write down where the logs start, so that deleted records stay so; the dirs where that failed."""
+    def checkpoint_start_offsets(self, path: str | None = None) -> set[str]:
+        """Write down where the logs start, so that deleted records stay so; the dirs where that failed.
+
+        In one log dir, or in all.
+        """
+        dirs = self._dirs_of(path)
         unwritten: set[str] = set()
-        for folder in self.dirs:
+        for folder in dirs:
             if not folder.has_failed:
                 try:
                     self._write_starts(folder)
                 except OSError as error:
                     unwritten.add(folder.path)
                     self._not_written(folder, error)
-        return unwritten | {folder.path for folder in self.dirs if folder.has_failed}
+        return unwritten | {folder.path for folder in dirs if folder.has_failed}
 
     def checkpoint_cleaned(self, cleaned: Log) -> None:
         """Write down how far the logs beside this one, and itself, have been compacted."""
@@ -430,9 +437,9 @@ class Store:
             except OSError as error:
                 self._not_written(folder, error)
 
-    def remove_deleted(self) -> int:
-        """Remove the files and folders whose delay is over; how many."""
-        return self._trash.empty()
+    def remove_deleted(self, path: str | None = None) -> int:
+        """Remove the files and folders whose delay is over, in one log dir, or in all; how many."""
+        return sum(self._trash[folder.path].empty() for folder in self._dirs_of(path))
 
     def close(self, *, clean: bool = True, broker_epoch: int = -1, each: Each = map) -> None:
         """Close every log and let go of the dirs; each that was written down whole is marked clean.
@@ -542,7 +549,7 @@ class Store:
             self._disk,
             self._clock,
             self._random,
-            self._trash,
+            self._trash[folder.path],
             folder.sync_names,
             lambda error: self._dir_failed(folder, error),
             lambda: self._write_checkpoints(folder),

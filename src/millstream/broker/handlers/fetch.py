@@ -134,7 +134,8 @@ class _Fetch:
             try:
                 data = self._read_one(found, position, budget, nowait=True)
             except BlockingIOError:
-                data = await loop.run_in_executor(None, self._read_one, found, position, budget, False)
+                threads = self._partition(position).cold_reads
+                data = await loop.run_in_executor(threads, self._read_one, found, position, budget, False)
             found.add(position, data)
         return found
 
@@ -142,11 +143,7 @@ class _Fetch:
         """What one partition answers; its errors are values."""
         data = PartitionData(partition_index=position.index, high_watermark=-1)
         try:
-            if self._version >= 13:
-                name = self._broker.metadata.topic_by_id(position.topic_id).name
-            else:
-                name = position.topic
-            partition = self._find(name, position.index, position.current_leader_epoch)
+            partition = self._partition(position)
             log = partition.log
             count = 0
             if self._rack and partition.leadership is not None:
@@ -184,6 +181,13 @@ class _Fetch:
             data.records = b""
             self._broker.report_fetch_error(error)
         return data
+
+    def _partition(self, position: FetchPosition) -> Partition:
+        if self._version >= 13:
+            name = self._broker.metadata.topic_by_id(position.topic_id).name
+        else:
+            name = position.topic
+        return self._find(name, position.index, position.current_leader_epoch)
 
     # Waiting
 

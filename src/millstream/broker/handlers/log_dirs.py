@@ -34,7 +34,8 @@ async def describe_log_dirs(ctx: Context, req: DescribeLogDirsRequest) -> Descri
                     is_future_key=False,
                 )
             )
-        total_bytes, free_bytes = await loop.run_in_executor(None, folder.volume_bytes)
+        threads = ctx.broker.threads.reads(folder.path)
+        total_bytes, free_bytes = await loop.run_in_executor(threads, folder.volume_bytes)
         results.append(
             DescribeLogDirsResponse.DescribeLogDirsResult(
                 error_code=KafkaStorageError.code if folder.has_failed else 0,

@@ -83,13 +83,13 @@ async def _find(partition: Partition, timestamp: int, is_committed_only: bool) -
         return UNKNOWN, log.start_offset, log.epochs.epoch_of(log.start_offset)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return None
-    loop = asyncio.get_running_loop()
+    loop, threads = asyncio.get_running_loop(), partition.cold_reads
     if timestamp == MAX_TIMESTAMP:
-        found = await loop.run_in_executor(None, partial(log.max_timestamp_offset, limit=limit))
+        found = await loop.run_in_executor(threads, partial(log.max_timestamp_offset, limit=limit))
     elif timestamp < 0:
         raise InvalidRequest(f"{timestamp} is not a timestamp")
     else:
-        found = await loop.run_in_executor(None, partial(log.offset_for_timestamp, timestamp, limit=limit))
+        found = await loop.run_in_executor(threads, partial(log.offset_for_timestamp, timestamp, limit=limit))
     if found is None:
         partition.check_available()  # it may be among the records that are not known to be committed yet
         return None
@@ -155,9 +155,15 @@ async def delete_records(ctx: Context, req: DeleteRecordsRequest) -> DeleteRecor
             except KafkaError as error:
                 result.error_code = error.code
     # An answer means that the records stay deleted, also after a power loss.
-    unwritten = await loop.run_in_executor(None, ctx.broker.store.checkpoint_start_offsets)
+    store, threads = ctx.broker.store, ctx.broker.threads
+    unwritten = await asyncio.gather(
+        *(
+            loop.run_in_executor(threads.flushes(dir_path), store.checkpoint_start_offsets, dir_path)
+            for dir_path in dict.fromkeys(dir_path for _, dir_path in deleted)
+        )
+    )
     for result, dir_path in deleted:
-        if dir_path in unwritten:
+        if any(dir_path in paths for paths in unwritten):
             result.low_watermark, result.error_code = UNKNOWN, KafkaStorageError.code
     for result, followed in waiting:
         try:
