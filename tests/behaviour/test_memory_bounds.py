@@ -6,9 +6,10 @@ import socket
 import struct
 from collections.abc import Callable
 from contextlib import ExitStack
+from urllib.request import urlopen
 
 from millstream.protocol.messages import MetadataRequest
-from tests.processes import BrokerProcess, until
+from tests.processes import BrokerProcess, free_port, until
 from tests.wire import (
     Wire,
     append,
@@ -22,6 +23,13 @@ from tests.wire import (
 )
 
 MB = 1 << 20
+
+
+def scraped(port: int, name: str) -> float:
+    """A number among the broker's metrics."""
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+        lines = answer.read().decode().splitlines()
+    return float(next(line.partition(" ")[2] for line in lines if line.startswith(f"{name} ")))
 
 
 def send_until_held(wire: Wire, frame: bytes, most: int) -> int:
@@ -56,7 +64,8 @@ def test_a_reader_that_does_not_read(broker_process: Callable[..., BrokerProcess
 
 
 def test_many_deaf_readers(broker_process: Callable[..., BrokerProcess]) -> None:
-    broker = broker_process().start()
+    port = free_port()
+    broker = broker_process(metrics_listener=f"127.0.0.1:{port}").start()
     with Wire(broker.bootstrap) as good:
         create_topic(good, "big", max_message_bytes=str(4 * MB))
         for _ in range(2):
@@ -69,8 +78,11 @@ def test_many_deaf_readers(broker_process: Callable[..., BrokerProcess]) -> None
                 for _ in range(50):
                     wire.send(fetch_request({"big": [fetch_partition(0, max_bytes=2 * MB)]}), 12)
             assert append(good, "big", b"others are served") == 2
-            # Each is owed one answer of 2 MB that is being sent and at most one more, never fifty.
-            assert broker.rss_bytes() - before_bytes < 30 * 5 * MB
+            until(lambda: scraped(port, "millstream_slow_readers") == 30, 20, "all are held back")
+            # Each is owed the rest of one answer of 2 MB, and not the other 49.
+            assert 0 < scraped(port, "millstream_unsent_bytes") <= 30 * (2 * MB + 64 * 1024)
+            assert append(good, "big", b"and go on") == 3
+        until(lambda: scraped(port, "millstream_unsent_bytes") == 0, 20, "nobody is owed anything")
         until(lambda: broker.rss_bytes() - before_bytes < 40 * MB, 20, "the memory is given back")
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from millstream.broker.server import Broker
+    from millstream.net.connection import Connection
 
 
 class BrokerMetrics:
@@ -37,7 +38,12 @@ class BrokerMetrics:
         reading(
             "unsent_bytes",
             "Bytes of answers that wait for slow readers.",
-            lambda: sum(listener.unsent_bytes for _, listener in listeners),
+            lambda: sum(each.held_bytes for each in self._connections()),
+        )
+        reading(
+            "slow_readers",
+            "Connections whose next request waits until the client has read its answers.",
+            lambda: sum(each.is_read_slowly for each in self._connections()),
         )
         reading(
             "threads_busy",
@@ -67,6 +73,9 @@ class BrokerMetrics:
         reading("controller_epoch", "The epoch of the controller that this broker follows.", self._epoch)
         reading("log_size_bytes", "Bytes on disk.", self._topic_sizes, "topic")
         reading("fetch_sessions", "Fetch sessions that are open.", lambda: len(self._broker.fetch_sessions))
+
+    def _connections(self) -> list[Connection]:
+        return [each for listener in self._broker.listeners.values() for each in list(listener.connections)]
 
     def _epoch(self) -> float:
         return self._broker.metadata.controller_epoch

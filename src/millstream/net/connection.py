@@ -189,6 +189,16 @@ class Connection(asyncio.BufferedProtocol):
         """No request is under way and no answer waits to be read; half a request does not count."""
         return not self._places and not self._is_write_paused
 
+    @property
+    def is_read_slowly(self) -> bool:
+        """Whether answers wait for the client to read those before them."""
+        return self._is_write_paused
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of answers that are ready and that the system has not taken yet. In any thread."""
+        return self.transport.get_write_buffer_size() + self._outgoing_bytes + self._placed_bytes
+
     def has_moved(self) -> bool:
         """Whether, since the last call, bytes came, bytes left, or a request was under way.
 
