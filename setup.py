@@ -7,6 +7,7 @@ from setuptools import Extension, setup
 
 MODULES = [
     "millstream.protocol.kernel",
+    "millstream.protocol.encode_kernel",
     "millstream.protocol.walk_kernel",
     "millstream.protocol.offset_map_kernel",
     "millstream.protocol.filter_kernel",

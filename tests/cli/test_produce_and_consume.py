@@ -289,6 +289,7 @@ def test_doctor(millstream: CommandLine, cli_broker: Broker, tmp_path: Path) -> 
         "doctor", "--data", str(tmp_path / "new"), "--listen", f"127.0.0.1:{free_port()}", "--json"
     )
     states = {check["check"]: check["state"] for check in checks.json}
+    assert states["record kernel"] == "good"
     assert states["python"] == states["data folder"] == states["broker"] == states["partitions"] == "good"
     used = millstream.run("doctor", "--listen", "127.0.0.1:1", "--data", str(cli_broker.data))
     assert "a broker is using" in used.out.decode()

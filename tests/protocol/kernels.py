@@ -21,6 +21,7 @@ import millstream.protocol
 from millstream.protocol import (
     batch,
     columns,
+    encode_kernel,
     fetched,
     filter_kernel,
     kernel,
@@ -31,7 +32,7 @@ from millstream.protocol import (
 
 KINDS = ("compiled", "interpreted")
 _PACKAGE = "millstream.protocol"
-_KERNELS = ("kernel", "walk_kernel", "offset_map_kernel", "filter_kernel")
+_KERNELS = ("kernel", "encode_kernel", "walk_kernel", "offset_map_kernel", "filter_kernel")
 _ABOVE = ("fetched", "columns", "batch", "validation")
 
 
@@ -39,6 +40,7 @@ class Records(NamedTuple):
     """The modules over one kind of kernel."""
 
     kernel: Any
+    encode: Any
     walk: Any
     offset_map: Any
     filter: Any
@@ -52,7 +54,7 @@ class Records(NamedTuple):
 def records_over(kind: str, with_cython: bool = False) -> Records:
     """The modules over that kind of kernel; with or without Cython at hand where it is interpreted."""
     if kind == "compiled":
-        kernels = (kernel, walk_kernel, offset_map_kernel, filter_kernel)
+        kernels = (kernel, encode_kernel, walk_kernel, offset_map_kernel, filter_kernel)
         if not all(module.IS_COMPILED for module in kernels):
             raise AssertionError("a compiled kernel is missing: python setup.py build_ext --inplace")
         return Records(*kernels, fetched, columns, batch, validation)

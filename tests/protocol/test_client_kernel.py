@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.protocol import client_kernel
+from millstream.protocol.encode_kernel import encode_records, murmur2
 from millstream.protocol.header import HEADER_SIZE
-from millstream.protocol.kernel import Record, encode_records, murmur2
+from millstream.protocol.kernel import Record
 
 
 @cache

@@ -13,7 +13,10 @@ import tempfile
 import time
 from dataclasses import dataclass
 from enum import Enum
+from importlib import import_module
+from pkgutil import iter_modules
 
+from millstream import protocol
 from millstream.cli.output import human_bytes
 from millstream.cli.session import with_cluster
 from millstream.client.cluster import Cluster, parse_bootstrap
@@ -62,14 +65,14 @@ def python_check() -> Check:
 
 
 def kernel_check() -> Check:
-    from millstream.protocol.kernel import IS_COMPILED
-
-    if IS_COMPILED:
+    names = [found.name for found in iter_modules(protocol.__path__) if found.name.endswith("kernel")]
+    interpreted = [name for name in names if not import_module(f"millstream.protocol.{name}").IS_COMPILED]
+    if not interpreted:
         return Check("record kernel", State.GOOD, "compiled")
     return Check(
         "record kernel",
         State.NOTE,
-        "interpreted: it works, but checks and decodes records many times slower",
+        f"interpreted ({', '.join(interpreted)}): it works, but takes records many times slower",
         "Install a C compiler and install Millstream again.",
     )
 

@@ -15,6 +15,7 @@ from crc32c import crc32c
 from millstream.errors import CorruptMessage
 from millstream.protocol.columns import BinaryColumn, Columns, HeaderColumn, decode_columns
 from millstream.protocol.compression import Codec, compress
+from millstream.protocol.encode_kernel import encode_records, murmur2
 from millstream.protocol.fetched import MAX_DECOMPRESSED_BYTES, decode_records
 from millstream.protocol.header import (
     CONTROL,
@@ -25,7 +26,7 @@ from millstream.protocol.header import (
     BatchHeader,
     Scan,
 )
-from millstream.protocol.kernel import Record, encode_records, murmur2, read_header, scan_batches
+from millstream.protocol.kernel import Record, read_header, scan_batches
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

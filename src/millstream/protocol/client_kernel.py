@@ -7,8 +7,8 @@ Like kernel.py, which describes the bytes, this source runs compiled where it ca
 not; client_kernel.pxd holds the C layout of the classes. Records are encoded as they are given, so that a
 batch is ready to leave without another look at them.
 
-`_size_of`, `_put` and `_put_bytes` stand in kernel.py too: a function of another extension module cannot be
-inlined, and calling them there made a record of 100 bytes 15 % more expensive.
+`_size_of`, `_put` and `_put_bytes` stand in encode_kernel.py too: a function of another extension module
+cannot be inlined, and calling them there made a record of 100 bytes 15 % more expensive.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from time import time_ns
 from typing import TYPE_CHECKING, Any
 
+from millstream.protocol.encode_kernel import murmur2
 from millstream.protocol.header import HEADER_SIZE
-from millstream.protocol.kernel import murmur2
 
 try:
     import cython
@@ -412,7 +412,7 @@ def partition_of(key: bytes, count: cython.int) -> cython.int:
 @cython.nogil
 @cython.exceptval(check=False)
 def _murmur2(raw: cython.p_const_uchar, size: cython.Py_ssize_t) -> cython.uint:
-    """What kernel.murmur2 gives, unsigned, of bytes that no Python object holds."""
+    """What encode_kernel.murmur2 gives, unsigned, of bytes that no Python object holds."""
     h: cython.uint = 0x9747B28C
     h ^= cython.cast(cython.uint, size)
     k: cython.uint

@@ -2,8 +2,9 @@
 
 cimport cython
 
-from millstream.protocol.kernel cimport Cursor, advance, place, put_varint, read_i32, read_i64
-from millstream.protocol.kernel cimport varint_end, varint_size, varlong_end, wrapping_sum, zigzag
+from millstream.protocol.encode_kernel cimport put_varint, varint_size
+from millstream.protocol.kernel cimport Cursor, advance, place, read_i32, read_i64
+from millstream.protocol.kernel cimport varint_end, varlong_end, wrapping_sum, zigzag
 from millstream.protocol.offset_map_kernel cimport OffsetMap, find_key
 from millstream.protocol.walk_kernel cimport OpenTransactions, checksum_of, judge, meet
 

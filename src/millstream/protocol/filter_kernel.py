@@ -22,15 +22,14 @@ except ImportError:
 if cython.compiled:
     from cython.cimports.libc.string import memmove
 else:
+    from millstream.protocol.encode_kernel import put_varint, varint_size
     from millstream.protocol.kernel import (
         Cursor,
         advance,
         place,
-        put_varint,
         read_i32,
         read_i64,
         varint_end,
-        varint_size,
         varlong_end,
         wrapping_sum,
         zigzag,

@@ -73,5 +73,3 @@ cdef long long wrapping_sum(long long left, long long right) noexcept nogil
 cdef Py_ssize_t varint_end(const unsigned char* raw, Py_ssize_t p, Py_ssize_t end) noexcept nogil
 cdef Py_ssize_t varlong_end(const unsigned char* raw, Py_ssize_t p, Py_ssize_t end) noexcept nogil
 cdef long long zigzag(const unsigned char* raw, Py_ssize_t p, Py_ssize_t stop) noexcept nogil
-cdef int varint_size(long long value) noexcept nogil
-cdef Py_ssize_t put_varint(unsigned char* raw, Py_ssize_t p, long long value) noexcept nogil
