@@ -52,10 +52,12 @@ def test_what_is_acknowledged_is_known_to_be_committed_everywhere(tmp_path: Path
             await nodes[1].send(b"%d" % number)
             assert [nodes[one].partition().high_watermark for one in (1, 2, 3)] == [number + 1] * 3
         nodes[1].append(b"not acknowledged")
+        leader = nodes[1].partition()
         await nodes.stop(1, 2)
         nodes.elect(3, [3])
         await nodes.tell(3)
-        assert nodes[3].partition().high_watermark == 20
+        # the last one may have been committed while the others stopped, but by their leader only
+        assert 20 <= nodes[3].partition().high_watermark <= leader.high_watermark
 
     run(test, tmp_path)
 
