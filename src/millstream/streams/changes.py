@@ -12,7 +12,7 @@ order depends on the rows alone, so a batch that is replayed gives the same outp
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import ByteType, IntegerType, LongType, ShortType, StructType
@@ -29,7 +29,6 @@ JSON = {
 }
 """Times to the microsecond, as Spark keeps them."""
 
-PLACE = "at BIGINT, partition INT, offset BIGINT"
 WATERMARK = "spark.watermarkDelayMs"
 
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
@@ -38,7 +37,7 @@ _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 def changes(frame: DataFrame, key: Sequence[str], side: int, verb: str) -> DataFrame:
     """The rows of a frame as changes."""
     for name in (*key, TIMESTAMP):
-        _require(frame, name, verb)
+        require(frame, name, verb)
     late = next((field.name for field in frame.schema.fields if WATERMARK in field.metadata), None)
     if late is not None and frame.isStreaming:
         raise StreamsError(
@@ -61,7 +60,8 @@ def changes(frame: DataFrame, key: Sequence[str], side: int, verb: str) -> DataF
     )
 
 
-def _require(frame: DataFrame, name: str, verb: str) -> None:
+def require(frame: DataFrame, name: str, verb: str) -> None:
+    """Refuse a frame that lacks a column which the verb needs."""
     if name not in frame.columns:
         raise StreamsError(f"{verb} needs a column {name}, and there are {', '.join(frame.columns)}")
 
@@ -76,26 +76,22 @@ def order_of(row: Row) -> tuple[int, int, int, int, str]:
     return row["at"], row["side"], row["partition"], row["offset"], row["row"]
 
 
-def place_of(row: Row) -> tuple[int, int, int]:
-    """What tells an old change of one table from a new one."""
-    return row["at"], row["partition"], row["offset"]
-
-
-def is_stale(row: Row, held: tuple[Any, ...] | None) -> bool:
-    """Whether the table holds a newer row than this one already."""
-    return held is not None and place_of(row) < tuple(held[:3])
-
-
 def names(given: str | Iterable[str]) -> list[str]:
     """One column name or several."""
     return [given] if isinstance(given, str) else list(given)
+
+
+def check_how(how: str, known: Sequence[str], verb: str) -> None:
+    """Refuse a kind of join that the verb does not know."""
+    if how not in known:
+        raise StreamsError(f"{verb} has no how={how!r}: it is one of {', '.join(known)}")
 
 
 def check_join(left: DataFrame, right: DataFrame, on: Sequence[str], added: Sequence[str], verb: str) -> None:
     """Refuse keys of two types, which would never be equal, and columns that both sides have."""
     for name in on:
         for side in (left, right):
-            _require(side, name, verb)
+            require(side, name, verb)
         one, other = left.schema[name].dataType, right.schema[name].dataType
         if one != other and not (isinstance(one, _WHOLE) and isinstance(other, _WHOLE)):
             raise StreamsError(

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.window import Window
 
-from millstream.streams.changes import WATERMARK, names
+from millstream.streams.changes import WATERMARK, names, require
 from millstream.streams.columns import OFFSET, PARTITION, TIMESTAMP
+from millstream.streams.problems import StreamsError
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from pyspark.sql import DataFrame
 
 
@@ -21,21 +26,62 @@ def deduplicate(
     """The first row of each value of `by`.
 
     With `within` (such as "1 hour") a value is remembered for that long after its first row, by the column
-    `time`, and forgotten then: state stays bounded, and rows older than the watermark that this sets are
-    dropped. Without it every value is remembered for ever.
+    `time`, and then forgotten: state stays bounded. As a stream it is forgotten when the watermark is so far,
+    which this sets unless there is one; rows older than the watermark are dropped. Without `within` every
+    value is remembered for ever.
     """
     columns = names(by)
-    if frame.isStreaming:
-        if within is None:
-            return frame.dropDuplicates(columns)
-        has_watermark = any(WATERMARK in field.metadata for field in frame.schema.fields)
-        timed = frame if has_watermark else frame.withWatermark(time, within)
-        return timed.dropDuplicatesWithinWatermark(columns)
-    place = [name for name in (time, PARTITION, OFFSET) if name in frame.columns]
-    rows = Window.partitionBy(*columns).orderBy(*place)
+    for name in (*columns, *([time] if within is not None else [])):
+        require(frame, name, "deduplicate")
+    if not frame.isStreaming:
+        return _of_batch(frame, columns, within, time)
     if within is None:
-        kept = frame.withColumn("_nth", F.row_number().over(rows)).where("_nth = 1")
-        return kept.drop("_nth")
-    gap = F.expr(f"INTERVAL {within}")
-    before = frame.withColumn("_before", F.lag(time).over(rows))
-    return before.where(F.col("_before").isNull() | (F.col(time) > F.col("_before") + gap)).drop("_before")
+        return frame.dropDuplicates(columns)
+    kept = [field.metadata[WATERMARK] for field in frame.schema.fields if WATERMARK in field.metadata]
+    if kept and kept[0] < _milliseconds(frame, within):
+        raise StreamsError(
+            f"deduplicate(within={within!r}) needs a watermark of at least that much, and this frame has one "
+            f"of {kept[0] / 1000:g} seconds: make late= longer, or leave it out"
+        )
+    timed = frame if kept else frame.withWatermark(time, within)
+    return timed.dropDuplicatesWithinWatermark(columns)
+
+
+def _of_batch(frame: DataFrame, columns: list[str], within: str | None, time: str) -> DataFrame:
+    place = [name for name in (time, PARTITION, OFFSET) if name in frame.columns]
+    if within is not None:
+        apart = timedelta(milliseconds=_milliseconds(frame, within))
+        in_order = frame.repartition(*columns).sortWithinPartitions(*columns, *place)
+        return in_order.mapInArrow(_Apart(columns, time, apart), frame.schema)
+    if not place:
+        return frame.dropDuplicates(columns)
+    rows = Window.partitionBy(*columns).orderBy(*place)
+    return frame.withColumn("_nth", F.row_number().over(rows)).where("_nth = 1").drop("_nth")
+
+
+class _Apart:
+    """Keeps the rows of a value that are further than a time behind the last one that was kept."""
+
+    def __init__(self, columns: list[str], time: str, apart: timedelta) -> None:
+        self._columns = columns
+        self._time = time
+        self._apart = apart
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        value: object = None
+        until: datetime | None = None
+        for batch in batches:
+            keeps = []
+            values = zip(*(batch.column(name).to_pylist() for name in self._columns), strict=True)
+            for of_row, at in zip(values, batch.column(self._time).to_pylist(), strict=True):
+                is_new = of_row != value or until is None or (at is not None and at > until)
+                if is_new:
+                    value, until = of_row, None if at is None else at + self._apart
+                keeps.append(is_new)
+            yield batch.filter(pa.array(keeps, pa.bool_()))
+
+
+def _milliseconds(frame: DataFrame, within: str) -> int:
+    """A time as Spark reads it where it takes a watermark."""
+    ticks = frame.sparkSession.readStream.format("rate").load()
+    return int(ticks.withWatermark("timestamp", within).schema["timestamp"].metadata[WATERMARK])

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from millstream.streams.changes import PLACE, changes, is_stale, names, order_of, place_of, unfold
+from millstream.streams.changes import changes, names, order_of, unfold
+from millstream.streams.held_row import HeldRow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,10 +34,10 @@ def latest(frame: DataFrame, key: str | Iterable[str]) -> DataFrame:
 
 
 class Latest(StatefulProcessor):
-    """Holds the place of the latest row of a key."""
+    """Holds the latest row of a key."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        self._held = handle.getValueState("latest", f"{PLACE}, row STRING")
+        self._held = HeldRow(handle, "latest")
 
     def handleInputRows(  # noqa: N802 - Spark's name
         self,
@@ -44,14 +45,11 @@ class Latest(StatefulProcessor):
         rows: Any,
         timerValues: Any,  # noqa: N803
     ) -> Iterator[Row]:
+        self._held.load()
         row = max(rows, key=order_of)
-        if is_stale(row, self._held.get()):
-            return
-        if row["deleted"]:
-            self._held.clear()
-        else:
-            self._held.update((*place_of(row), row["row"]))
-        yield Row(row=row["row"], deleted=row["deleted"])
+        if self._held.apply(row):
+            yield Row(row=row["row"], deleted=row["deleted"])
+        self._held.store()
 
     def close(self) -> None:
         pass

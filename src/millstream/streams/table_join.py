@@ -10,22 +10,12 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import StructType
 
-from millstream.streams.changes import (
-    PLACE,
-    changes,
-    check_join,
-    is_stale,
-    names,
-    order_of,
-    place_of,
-    unfold,
-)
+from millstream.streams.changes import changes, check_how, check_join, names, order_of, unfold
 from millstream.streams.columns import DELETED, OFFSET, PARTITION, TIMESTAMP, of_value
+from millstream.streams.held_row import HeldRow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-Held = tuple[Any, ...] | None
 
 
 def join_tables(
@@ -36,14 +26,16 @@ def join_tables(
 ) -> DataFrame:
     """The table that joins two tables by key, as its changes.
 
-    A change of either side gives the joined row anew, with that change's timestamp; a row that is no more
-    gives one with `_deleted`. Changes apply in the order of their timestamps, the left side first on ties.
+    A change of either side gives the joined row anew; a row that is no more gives one with `_deleted`.
+    Changes apply in the order of their timestamps, the left side first on ties; from batch to batch, as they
+    come. The joined row's `_timestamp` never goes back: it is the latest of the changes that made it.
     The columns are the key's, the left value's, the right value's and the table's own (`_timestamp`, …), so
     the result can be written, joined again or reduced with `latest`.
     """
     key = names(on)
     lefts = [name for name in of_value(left.columns) if name not in key]
     rights = [name for name in of_value(right.columns) if name not in key]
+    check_how(how, ("inner", "left", "outer"), "join_tables")
     check_join(left, right, key, [name for name in rights if name in lefts], "join_tables")
     both = changes(left, key, 0, "join_tables").unionByName(changes(right, key, 1, "join_tables"))
     of_key = StructType([left.schema[name] for name in key])
@@ -78,15 +70,18 @@ def join_tables(
 
 
 class TableJoin(StatefulProcessor):
-    """Holds the latest row of both sides of a key. The joined row's changes are counted in `offset`, which
-    puts those of one timestamp in order for whoever reads them."""
+    """Holds the latest row of both sides of a key, and of the joined row, while there is one, the place.
+
+    That place goes up with each change, though one side may lag behind the other: whoever reads the joined
+    table tells old changes from new ones by it.
+    """
 
     def __init__(self, how: str) -> None:
         self.how = how
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        self._sides = [handle.getValueState(name, f"{PLACE}, row STRING") for name in ("left", "right")]
-        self._changes = handle.getValueState("changes", "count BIGINT")
+        self._sides = [HeldRow(handle, "left"), HeldRow(handle, "right")]
+        self._joined = handle.getValueState("joined", "at BIGINT, changes BIGINT")
 
     def handleInputRows(  # noqa: N802 - Spark's name
         self,
@@ -94,33 +89,31 @@ class TableJoin(StatefulProcessor):
         rows: Any,
         timerValues: Any,  # noqa: N803
     ) -> Iterator[Row]:
-        held: list[Held] = [side.get() for side in self._sides]
-        before = list(held)
-        counted = self._changes.get()
-        first = count = 0 if counted is None else counted[0]
+        for side in self._sides:
+            side.load()
+        stored = self._joined.get()
+        at, count = stored or (None, 0)
+        first = count
         for row in sorted(rows, key=order_of):
-            side = row["side"]
-            if is_stale(row, held[side]):
+            was_there = self._is_there()
+            if not self._sides[row["side"]].apply(row):
                 continue
-            was_there = self._is_there(held)
-            held[side] = None if row["deleted"] else (*place_of(row), row["row"])
-            is_there = self._is_there(held)
+            is_there = self._is_there()
             if was_there or is_there:
-                left, right = (each and each[3] for each in held) if is_there else (None, None)
-                yield Row(
-                    k=row["k"], at=row["at"], offset=count, deleted=not is_there, left=left, right=right
-                )
+                at = row["at"] if at is None else max(at, row["at"])
+                left, right = (side.row for side in self._sides) if is_there else (None, None)
+                yield Row(k=row["k"], at=at, offset=count, deleted=not is_there, left=left, right=right)
                 count += 1
-        for state, old, new in zip(self._sides, before, held, strict=True):
-            if new is None and old is not None:
-                state.clear()
-            elif new is not None and new is not old:
-                state.update(new)
-        if count != first:
-            self._changes.update((count,))
+        for side in self._sides:
+            side.store()
+        if self._is_there():
+            if count != first:
+                self._joined.update((at, count))
+        elif stored is not None:
+            self._joined.clear()
 
-    def _is_there(self, held: list[Held]) -> bool:
-        left, right = (each is not None for each in held)
+    def _is_there(self) -> bool:
+        left, right = (side.row is not None for side in self._sides)
         return {"inner": left and right, "left": left, "outer": left or right}[self.how]
 
     def close(self) -> None:

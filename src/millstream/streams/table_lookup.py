@@ -8,17 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from millstream.streams.changes import (
-    PLACE,
-    changes,
-    check_join,
-    is_stale,
-    names,
-    order_of,
-    place_of,
-    unfold,
-)
+from millstream.streams.changes import changes, check_how, check_join, names, order_of, unfold
 from millstream.streams.columns import of_value
+from millstream.streams.held_row import HeldRow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -43,6 +35,7 @@ def join_table(
     """
     key = names(on)
     added = [name for name in of_value(table.columns) if name not in key]
+    check_how(how, ("inner", "left"), "join_table")
     check_join(stream, table, key, added, "join_table")
     known = changes(table, key, TABLE, "join_table").where("NOT keyless")
     asked = changes(stream, key, STREAM, "join_table")
@@ -64,7 +57,7 @@ class TableLookup(StatefulProcessor):
         self.keeps_all = keeps_all
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        self._held = handle.getValueState("table", f"{PLACE}, row STRING")
+        self._held = HeldRow(handle, "table")
 
     def handleInputRows(  # noqa: N802 - Spark's name
         self,
@@ -72,21 +65,13 @@ class TableLookup(StatefulProcessor):
         rows: Any,
         timerValues: Any,  # noqa: N803
     ) -> Iterator[Row]:
-        held = self._held.get()
-        before = held
+        self._held.load()
         for row in sorted(rows, key=order_of):
             if row["side"] == TABLE:
-                if not is_stale(row, held):
-                    held = None if row["deleted"] else (*place_of(row), row["row"])
-            elif held is not None:
-                yield Row(left=row["row"], right=held[3])
-            elif self.keeps_all:
-                yield Row(left=row["row"], right=None)
-        if held is not before:
-            if held is None:
-                self._held.clear()
-            else:
-                self._held.update(held)
+                self._held.apply(row)
+            elif self.keeps_all or self._held.row is not None:
+                yield Row(left=row["row"], right=self._held.row)
+        self._held.store()
 
     def close(self) -> None:
         pass
