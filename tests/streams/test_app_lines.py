@@ -32,6 +32,10 @@ def test_a_batch_is_a_line() -> None:
         "sales: batch 12, 3,120 rows in, 6 out, lag 2, 0.4 s, watermark 2026-01-01T00:00:00.000Z"
     )
     assert len([*ends(PROGRESS)]) == 2
+    # The first batch of an app that starts at a time says where it began, too.
+    first = '{"@start": {"orders": {"0": 3}}, "orders": {"0": 9}}'
+    sources = [{"endOffset": first, "latestOffset": {"orders": {"0": 10}}}]
+    assert Batch.of({**PROGRESS, "sources": sources}).lag == 1
     plain = Batch.of({**PROGRESS, "observedMetrics": {}, "eventTime": {}})
     assert plain.line == "sales: batch 12, 3,120 rows in, lag 2, 0.4 s"
 
@@ -55,6 +59,8 @@ def test_a_python_error_is_its_last_line_and_the_users_own(tmp_path: Path) -> No
     log = tmp_path / "spark.log"
     log.touch()
     assert explain(TRACE, log).endswith(f"\n  more in {log}")
+    silent = TRACE.replace("ZeroDivisionError: division by zero", "AssertionError")
+    assert explain(silent) == "AssertionError\n  at /home/me/app.py:3 in price"
 
 
 def test_an_error_of_spark_is_its_message() -> None:
@@ -68,5 +74,11 @@ def test_an_error_of_spark_is_its_message() -> None:
     assert explain(
         "[UNRESOLVED_COLUMN] A column `x` cannot be found. SQLSTATE: 42703;\n'Project ['x]\n+- T"
     ) == ("A column `x` cannot be found.")
+    changed = (
+        "assertion failed: There are [2] sources in the checkpoint offsets and now there are [3] sources"
+    )
+    assert explain(changed).splitlines()[1:] == [
+        "  the app does not fit its checkpoint any more: reset it, or give it another name"
+    ]
     assert explain("") == "Spark gave no reason"
     assert len(explain("x" * 5000)) == 600

@@ -41,6 +41,8 @@ def test_classes_and_text_mean_the_same(spark: SparkSession) -> None:
 def test_what_is_no_schema_is_said(spark: SparkSession) -> None:
     with pytest.raises(StreamsError, match="write its columns as 'name STRING, amount INT'"):
         schema_of("name; amount")
+    with pytest.raises(StreamsError, match="'STRING' is no schema: write its columns"):
+        schema_of("STRING")
     with pytest.raises(StreamsError, match=r"Odd.what is a set\[int\], which has no column type"):
         schema_of(Odd)
     with pytest.raises(StreamsError, match="7 is no schema"):

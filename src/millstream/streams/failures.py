@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from millstream.errors import MillstreamError
 from millstream.streams.problems import StreamsError
 
 _LIBRARIES = (
@@ -22,8 +21,14 @@ _LIBRARIES = (
 )
 _CLASS = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
 _STATE = re.compile(r"\s*SQLSTATE: \w+")
-_RAISED = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Interrupt|BadOption|Topic\w*|\w+)): (.*)$")
+_RAISED = re.compile(r"^([\w.]+\.)?(\w+)(?:: (.*))?$")
+_PLAIN = ("millstream.", "pyspark.errors.")
+"""Where errors come from whose message says it all."""
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+), in (.+)$')
+_CHANGED = re.compile(
+    r"sources in the checkpoint offsets|OPERATOR_NOT_MATCH_IN_STATE|SCHEMA_(NOT_COMP|INCOMP)ATIBLE|"
+    r"INVALID_(VARIABLE_TYPE_CHANGE|VALUE_SCHEMA_EVOLUTION)"
+)
 _MOST = 600
 _PASSES = "Python worker failed to connect back"
 TRIES = 5
@@ -39,13 +44,19 @@ def passes(error: object) -> bool:
 @contextmanager
 def explained(log: Path | None = None) -> Iterator[None]:
     """Errors of Spark within the block leave it as a StreamsError."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-    from pyspark.errors import PySparkException
-
     try:
         yield
-    except (PySparkException, Py4JError) as error:
+    except _errors_of_spark() as error:
         raise StreamsError(explain(str(error), log, _raised_at(error))) from None
+
+
+def _errors_of_spark() -> tuple[type[BaseException], ...]:
+    try:
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+        from pyspark.errors import PySparkException
+    except ImportError:  # without Spark there are none, and who needs it says so
+        return ()
+    return PySparkException, Py4JError
 
 
 def explain(text: str, log: Path | None = None, raised_at: str | None = None) -> str:
@@ -55,6 +66,8 @@ def explain(text: str, log: Path | None = None, raised_at: str | None = None) ->
     lines = [said if len(said) <= _MOST else said[: _MOST - 1] + "…"]
     if (where := _own_frame(body) or raised_at) is not None:
         lines.append(f"  at {where}")
+    if _CHANGED.search(text):
+        lines.append("  the app does not fit its checkpoint any more: reset it, or give it another name")
     if log is not None and log.exists():
         lines.append(f"  more in {log}")
     return "\n".join(lines)
@@ -68,9 +81,11 @@ def _of_python(body: str) -> str | None:
     for number, line in enumerate(trace):
         if line[:1] not in ("", " ", "\t", "^") and (found := _RAISED.match(line)):
             rest = [each for each in trace[number + 1 :] if each.strip() and not each.startswith("\tat ")]
-            message = " ".join([found[2], *(each.strip() for each in rest[:3])])
-            kind = "" if found[1] in _plain_kinds() else f"{found[1]}: "
-            return kind + _STATE.sub("", _CLASS.sub("", message)).strip()
+            message = " ".join([found[3] or "", *(each.strip() for each in rest[:3])])
+            said = _STATE.sub("", _CLASS.sub("", message)).strip()
+            if not said:
+                return found[2]
+            return said if (found[1] or "").startswith(_PLAIN) else f"{found[2]}: {said}"
     return None
 
 
@@ -80,7 +95,7 @@ def _of_spark(body: str) -> str:
     if (found := re.search(r"Lost task .*?\): [\w.$]+: (.*)", said, re.DOTALL)) is not None:
         said = found[1]
     lines = [line.strip() for line in said.splitlines()]
-    kept = [line for line in lines if line and not line.startswith(("at ", "+-", "'", ":-", "=="))]
+    kept = [line for line in lines if line and not line.startswith(("at ", "+-", "'", ":-", "==", "~"))]
     return _STATE.sub("", _CLASS.sub("", " ".join(kept[:3]))).strip().rstrip(";") or "Spark gave no reason"
 
 
@@ -95,14 +110,3 @@ def _raised_at(error: BaseException) -> str | None:
     frames = traceback.extract_tb(error.__traceback__)
     own = [each for each in frames if not any(part in each.filename for part in _LIBRARIES)]
     return f"{own[-1].filename}:{own[-1].lineno} in {own[-1].name}" if own else None
-
-
-def _kinds(base: type[BaseException]) -> set[str]:
-    return {base.__name__}.union(*(_kinds(each) for each in base.__subclasses__()))
-
-
-def _plain_kinds() -> set[str]:
-    """Errors whose message says it all."""
-    import pyspark.errors
-
-    return {*pyspark.errors.__all__, *_kinds(MillstreamError)}

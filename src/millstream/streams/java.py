@@ -25,5 +25,8 @@ def check_java() -> None:
         raise StreamsError(f"Spark needs Java {NEEDED} or newer, and {where}. {HOW}")
     asked = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)  # noqa: S603
     found = re.search(r'version "(?:1\.)?(\d+)', asked.stderr)
+    if asked.returncode:  # as of the `java` that macOS has where there is none
+        said = (asked.stderr.strip() or "it says nothing").splitlines()[0]
+        raise StreamsError(f"Spark needs Java {NEEDED} or newer, and {program} does not run: {said}. {HOW}")
     if found is not None and int(found[1]) < NEEDED:
         raise StreamsError(f"Spark needs Java {NEEDED} or newer, and {program} is Java {found[1]}. {HOW}")

@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
+
+from millstream.streams.offsets import Offsets, from_json
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
 
 OUT = "millstream_out"
 """The name of the observation that counts the rows written."""
@@ -46,6 +51,19 @@ class Batch:
         )
 
 
+def reports(query: StreamingQuery, seen: int) -> list[dict[str, Any]]:
+    """What Spark reports of batches after the one that was seen last, oldest first. It keeps a hundred
+    reports, and to fetch them all each time would cost more than a batch."""
+    query_of_jvm: Any = query._jsq
+    kept = query_of_jvm.recentProgress()
+    found: list[dict[str, Any]] = []
+    for number in range(len(kept) - 1, -1, -1):
+        if kept[number].batchId() <= seen:
+            break
+        found.insert(0, json.loads(kept[number].json()))
+    return found
+
+
 def ends(progress: Mapping[str, Any]) -> Iterator[Any]:
     """Where each source of a batch ended, as Spark has it."""
     for source in progress["sources"]:
@@ -58,21 +76,12 @@ def _lag(source: Mapping[str, Any]) -> int:
     return sum(max(0, last - end.get(place, last)) for place, last in latest.items())
 
 
-def _offsets(given: Any) -> dict[tuple[str, str], int]:
-    """{"topic": {"0": 12}}, as text or not, by topic and partition; anything else has none."""
-    if isinstance(given, str):
-        try:
-            given = json.loads(given)
-        except ValueError:
-            return {}
-    if not isinstance(given, Mapping):
+def _offsets(given: Any) -> Offsets:
+    """A source's offsets; those of another kind of source are none."""
+    try:
+        return from_json(given)
+    except ValueError:
         return {}
-    return {
-        (topic, partition): int(offset)
-        for topic, partitions in given.items()
-        if isinstance(partitions, Mapping)
-        for partition, offset in partitions.items()
-    }
 
 
 def _field(row: Any, name: str) -> int:

@@ -7,7 +7,8 @@ import datetime
 import decimal
 import types
 import typing
-from typing import Any, Union, cast
+from contextlib import suppress
+from typing import Any, Union
 
 from pyspark.sql.types import (
     ArrayType,
@@ -44,12 +45,11 @@ def schema_of(given: object) -> StructType:
     if isinstance(given, StructType):
         return given
     if isinstance(given, str):
-        try:
-            return cast("StructType", StructType.fromDDL(given))
-        except Exception:
-            raise StreamsError(
-                f"{given!r} is no schema: write its columns as 'name STRING, amount INT'"
-            ) from None
+        with suppress(Exception):
+            found: DataType = StructType.fromDDL(given)
+            if isinstance(found, StructType):  # and not a type alone, such as 'STRING'
+                return found
+        raise StreamsError(f"{given!r} is no schema: write its columns as 'name STRING, amount INT'")
     if isinstance(given, type) and (dataclasses.is_dataclass(given) or typing.is_typeddict(given)):
         return _of_class(given)
     raise StreamsError(

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from millstream.streams.failures import explained
 from millstream.streams.java import check_java
 from millstream.streams.problems import StreamsError
 from millstream.streams.shipping import write_package
@@ -65,7 +66,8 @@ def session_for(
 
     given = dict(conf or {})
     if SparkContext._active_spark_context is None:
-        _start(name, master, given, log, has_ui)
+        with explained(log):
+            _start(name, master, given, log, has_ui)
     base = SparkSession.builder.getOrCreate()
     session = base.newSession()
     is_local = str(base.sparkContext.master).startswith("local")
@@ -76,7 +78,7 @@ def session_for(
         if is_ours and not base.sparkContext.getConf().contains(key):
             session.conf.set(key, value)
     for key, value in given.items():
-        if key.startswith("spark.sql."):
+        if key.startswith("spark.sql.") and session.conf.isModifiable(key):
             session.conf.set(key, value)
     return session
 
@@ -86,9 +88,14 @@ def _start(name: str, master: str | None, conf: dict[str, str], log: Path | None
     from pyspark.java_gateway import launch_gateway
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    wanted = SparkConf()
     under_submit = "PYSPARK_GATEWAY_PORT" in os.environ
-    if not under_submit:
+    if under_submit:
+        SparkContext._ensure_initialized()  # from then on a SparkConf knows what spark-submit was told
+    wanted = SparkConf()
+    if under_submit:
+        for key, value in conf.items():
+            wanted.setIfMissing(key, value)
+    else:
         check_java()
         where = master or os.environ.get(MASTER_VARIABLE) or conf.get("spark.master") or "local[*]"
         wanted.setMaster(where)
@@ -105,7 +112,7 @@ def _start(name: str, master: str | None, conf: dict[str, str], log: Path | None
     logging.getLogger("SQLQueryContextLogger").disabled = True
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
-        if under_submit or log is None:
+        if under_submit or log is None or SparkContext._gateway is not None:  # a JVM is there
             SparkContext(conf=wanted)
             return
         log.parent.mkdir(parents=True, exist_ok=True)
