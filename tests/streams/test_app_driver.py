@@ -95,12 +95,14 @@ def test_tables_and_duplicates_as_streams() -> None:
         with test.together():
             test.pipe("seen-1", "a", "b", "a")
             test.pipe("seen-2", "b", "c", key="k")
+            test.pipe("seen-2", {"no": None}, key="no")
         test.pipe("seen-1", "a", "d")
         test.pipe("cities", None, key="Oslo")
         (joined, gone) = test.written("both")
         assert (joined.key, joined.row) == (b"Oslo", {"city": "Oslo", "people": 9, "money": "NOK"})
         assert (gone.key, gone.value) == (b"Oslo", None)
-        assert sorted(test.rows("once")) == ["a", "b", "c", "d"]
+        once = {str(each.row): each.key for each in test.written("once")}
+        assert once == {"a": None, "b": None, "c": b"k", "d": None, "{'no': None}": None}
 
 
 def test_a_bad_record_stops_an_app_in_one_line() -> None:
@@ -108,7 +110,7 @@ def test_a_bad_record_stops_an_app_in_one_line() -> None:
 
     @app.pipeline
     def copy(app: App) -> None:
-        app.to("out", app.stream("in", value="a INT"))
+        app.to("out", app.stream("in", value="a INT").groupBy().count())  # none of its columns is used
 
     with app.test() as test:
         test.pipe("in", {"a": 1}, {"a": "x"})
@@ -128,6 +130,13 @@ def test_what_an_app_cannot_be_is_said(spark: SparkSession) -> None:
     app = App("driver-errors")
     with pytest.raises(StreamsError, match="has no outputs"):
         app.outputs()
+    with pytest.raises(
+        StreamsError, match=r"a Millstream source has no option 'maxoffsets': did you"
+    ) as raised:
+        app.stream("in", options={"maxOffsets": "5"})
+    assert str(raised.value).startswith("a Millstream source has no option")
+    with pytest.raises(StreamsError, match="bad=in: records that cannot be read would come again"):
+        app.stream("in", bad="in")
     with pytest.raises(StreamsError, match="'no schema at all,' is no schema"):
         app.stream("in", value="no schema at all,")
     made = spark.range(1)
@@ -136,3 +145,9 @@ def test_what_an_app_cannot_be_is_said(spark: SparkSession) -> None:
         app.test()
     with pytest.raises(StreamsError, match="key=city: there is no such column among id"):
         app.to("out", made, key="city")
+    ticks = spark.readStream.format("rate").load()
+    with pytest.raises(StreamsError, match="mode=complete: an output's mode is append or update"):
+        app.to("out", ticks, mode="complete")  # type: ignore[arg-type]
+    with pytest.raises(StreamsError, match="cannot run as a stream: Sorting is not supported") as raised:
+        app.to("out", ticks.orderBy("value"))
+    assert len(str(raised.value)) < 300

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from millstream.streams import StreamsError, deduplicate, join_table, join_tables, latest
+from millstream.streams.outputs import by_topic, output
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 CITIES = "city STRING, people INT, _timestamp TIMESTAMP, _deleted BOOLEAN"
@@ -106,6 +107,30 @@ def test_duplicates_go(spark: SparkSession) -> None:
     orders = spark.createDataFrame(given, ORDERS)
     assert rows(deduplicate(orders, by="city"), "id") == [(1,), (4,)]
     assert rows(deduplicate(orders, by="city", within="10 seconds"), "id") == [(1,), (3,), (4,)]
+    chain = spark.createDataFrame(
+        [(n, "Oslo", at(8 * n)) for n in range(5)], ORDERS
+    )  # remembered from the first
+    assert rows(deduplicate(chain, by="city", within="10 seconds"), "id") == [(0,), (2,), (4,)]
+    assert rows(deduplicate(orders.select("city"), by="city"), "city") == [("Lima",), ("Oslo",)]
+
+
+def test_a_watermark_that_is_too_short_for_duplicates_is_said(spark: SparkSession) -> None:
+    ticks = spark.readStream.format("rate").load().withColumnRenamed("timestamp", "_timestamp")
+    late = ticks.withWatermark("_timestamp", "10 minutes")
+    assert deduplicate(late, by="value", within="600 seconds").isStreaming
+    with pytest.raises(StreamsError, match=r"at least that much, and this frame has one of 600 seconds"):
+        deduplicate(late, by="value", within="1 hour")
+    with pytest.raises(StreamsError, match="deduplicate needs a column when"):
+        deduplicate(ticks, by="value", within="1 hour", time="when")
+
+
+def test_outputs_to_one_topic_are_one_frame(spark: SparkSession) -> None:
+    made = spark.range(1)
+    both = [
+        output("out", frame, key=None, value=None, mode=None)
+        for frame in (made, made.selectExpr("7L AS id", "'b' AS name"))
+    ]
+    assert rows(by_topic(both)["out"], "id", "name") == [(0, None), (7, "b")]
 
 
 def test_what_cannot_be_joined_is_said(spark: SparkSession, cities: DataFrame) -> None:
@@ -116,5 +141,9 @@ def test_what_cannot_be_joined_is_said(spark: SparkSession, cities: DataFrame) -
         join_table(orders.selectExpr("*", "1 AS people"), cities, on="city")
     with pytest.raises(StreamsError, match="it is int on one side and string on the other; cast one"):
         join_table(orders.selectExpr("id AS city", "_timestamp"), cities, on="city")
+    with pytest.raises(StreamsError, match="join_table has no how='outer': it is one of inner, left"):
+        join_table(orders, cities, on="city", how="outer")  # type: ignore[arg-type]
+    with pytest.raises(StreamsError, match="join_tables has no how='full'"):
+        join_tables(cities, cities, on="city", how="full")  # type: ignore[arg-type]
     with pytest.raises(StreamsError, match="needs a column _timestamp"):
         latest(cities.drop("_timestamp"), key="city")

@@ -150,11 +150,13 @@ class App:
         if late is None and time is None:
             return frame
         from millstream.streams.columns import TIMESTAMP
+        from millstream.streams.failures import explained
 
         column = time or TIMESTAMP
         if column not in frame.columns:
             raise StreamsError(f"time={column}: there is no such column among {', '.join(frame.columns)}")
-        return frame.withWatermark(column, late or "0 seconds")
+        with explained(self.folder.log):
+            return frame.withWatermark(column, late or "0 seconds")
 
     def table(
         self,
@@ -199,9 +201,11 @@ class App:
         column called `value` as it stands. `mode` "append" writes rows that are final, "update" also those
         that will be replaced; by default it is append where that is possible.
         """
+        from millstream.streams.failures import explained
         from millstream.streams.outputs import output
 
-        self._outputs.append(output(topic, frame, key=key, value=value, mode=mode))
+        with explained(self.folder.log):
+            self._outputs.append(output(topic, frame, key=key, value=value, mode=mode))
 
     def _rows(
         self,
@@ -216,6 +220,7 @@ class App:
         *,
         is_table: bool,
     ) -> DataFrame:
+        from millstream.streams.failures import explained
         from millstream.streams.rows import dead_letters, parsed, rows
         from millstream.streams.subscription import subscription
         from millstream.streams.values import format_of
@@ -226,8 +231,11 @@ class App:
         wanted = subscription(
             topics, start, is_committed=committed, has_headers=headers or has_topic, options=options
         )
+        if has_topic and wanted.takes(bad):
+            raise StreamsError(f"bad={bad}: records that cannot be read would come again and again")
         self._subscriptions.append(wanted)
-        read = parsed(self._current_feed().records(wanted), form)
+        with explained(self.folder.log):
+            read = parsed(self._current_feed().records(wanted), form)
         if has_topic:
             self.to(bad, dead_letters(read), value="bytes")
         return rows(read, form, key, fails=bad == "fail", has_headers=headers, is_table=is_table)
@@ -265,9 +273,12 @@ class App:
 
     def history(self) -> dict[str, DataFrame]:
         """What the app makes of its topics from their first record to their last one now, as batch frames."""
+        from millstream.streams.failures import explained
         from millstream.streams.feeds import HistoryFeed
+        from millstream.streams.outputs import by_topic
 
-        return {each.topic: each.frame for each in self.outputs(HistoryFeed(self.spark, self.bootstrap))}
+        with explained(self.folder.log):
+            return by_topic(self.outputs(HistoryFeed(self.spark, self.bootstrap)))
 
     def test(self) -> TestDriver:
         """A driver that pipes made-up rows through the app, without a broker."""

@@ -23,6 +23,7 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
 
@@ -51,12 +52,17 @@ _LOGICAL: dict[str, DataType] = {
     "date": DateType(),
     "timestamp-millis": TimestampType(),
     "timestamp-micros": TimestampType(),
-    "uuid": StringType(),
+    "local-timestamp-millis": TimestampNTZType(),
+    "local-timestamp-micros": TimestampNTZType(),
 }
+DECIMAL = "decimal"
 
 
 class Avro(Format):
     """Records of an Avro schema, given as JSON text or as what that text means.
+
+    Dates, timestamps and decimals are columns of these types; other logical types (uuid, time-millis, …) are
+    what they are made of, as Avro has it for readers that do not know one.
 
     With `framed`, five bytes come before each value, as a schema registry's clients write them; they are
     passed over when read. Framed values cannot be written. It needs the extra `millstream[avro]`.
@@ -67,10 +73,13 @@ class Avro(Format):
             import fastavro
         except ImportError:
             raise StreamsError("Avro values need fastavro: pip install 'millstream[avro]'") from None
-        given = json.loads(schema) if isinstance(schema, str) else dict(schema)
-        self.avro: Any = fastavro.parse_schema(given)
+        try:
+            given = json.loads(schema) if isinstance(schema, str) else schema
+            self.avro: Any = fastavro.parse_schema(_known(given))
+        except Exception as error:
+            raise StreamsError(f"the Avro schema cannot be used: {type(error).__name__}: {error}") from None
         self.is_framed = framed
-        kind = _type_of(given, {})
+        kind = _type_of(self.avro, {})
         if not isinstance(kind, StructType):
             raise StreamsError("an Avro value is a record: give a schema whose type is record")
         self.schema = kind
@@ -98,7 +107,12 @@ def _reader(schema: Any, names: list[str], skipped: int) -> Callable[..., Any]:
         if value is None:
             return nothing, None
         try:
-            found = fastavro.schemaless_reader(io.BytesIO(value[skipped:]), schema, None)
+            if skipped and value[:1] != b"\0":
+                return nothing, "not framed: it does not begin with a zero"
+            encoded = io.BytesIO(value[skipped:])
+            found = fastavro.schemaless_reader(encoded, schema, None)
+            if rest := encoded.read():
+                return nothing, f"not Avro of its schema ({len(rest)} bytes too many)"
         except Exception as error:
             return nothing, f"not Avro of its schema ({type(error).__name__})"
         return tuple(found[name] for name in names), None
@@ -117,6 +131,16 @@ def _writer(schema: Any) -> Callable[..., Any]:
     return write
 
 
+def _known(given: Any) -> Any:
+    """A schema without the logical types that have no column type."""
+    if isinstance(given, list):
+        return [_known(each) for each in given]
+    if not isinstance(given, Mapping):
+        return given
+    is_known = given.get("logicalType") in (*_LOGICAL, DECIMAL)
+    return {key: _known(each) for key, each in given.items() if key != "logicalType" or is_known}
+
+
 def _type_of(given: Any, named: dict[str, DataType]) -> DataType:
     """The column type of an Avro type. `named`: those that were declared before and may be told by name."""
     if isinstance(given, list):
@@ -127,10 +151,10 @@ def _type_of(given: Any, named: dict[str, DataType]) -> DataType:
     if isinstance(given, str):
         found = _PLAIN.get(given) or named.get(given)
         if found is None:
-            raise StreamsError(f"the Avro schema names a type {given!r} that it does not declare")
+            raise StreamsError(f"the Avro schema names a type {given!r} that it has not declared by then")
         return found
     kind = given["type"]
-    if given.get("logicalType") == "decimal":
+    if given.get("logicalType") == DECIMAL:
         made: DataType = DecimalType(given["precision"], given.get("scale", 0))
     elif given.get("logicalType") in _LOGICAL:
         made = _LOGICAL[given["logicalType"]]

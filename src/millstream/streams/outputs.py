@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from typing import TYPE_CHECKING, Any, Literal
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import BinaryType
 
 from millstream.streams.columns import DELETED, HEADERS, KEY
+from millstream.streams.failures import explain
 from millstream.streams.problems import StreamsError
 from millstream.streams.values import Format, format_for, format_of
 
@@ -89,6 +90,8 @@ def _headers(frame: DataFrame) -> Column:
 
 def _mode(frame: DataFrame, mode: Mode | None, topic: str) -> Mode:
     """The mode that was asked for, or else the first one that Spark can run this frame in."""
+    if mode not in (None, *get_args(Mode)):
+        raise StreamsError(f"mode={mode}: an output's mode is {' or '.join(get_args(Mode))}")
     spark: SparkSession = frame.sparkSession
     jvm: Any = spark._jvm
     checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
@@ -100,7 +103,7 @@ def _mode(frame: DataFrame, mode: Mode | None, topic: str) -> Mode:
         try:
             checker.checkForStreaming(plan, modes.Append() if each == "append" else modes.Update())
         except Exception as error:
-            reasons.append(str(error).split("] ", 1)[-1].split(" SQLSTATE")[0])
+            reasons.append(explain(str(error)))
         else:
             return each
     raise StreamsError(f"the output to {topic} cannot run as a stream: {reasons[0]}")
@@ -112,3 +115,12 @@ def by_mode(outputs: Iterable[Output]) -> dict[Mode, DataFrame]:
     for each in outputs:
         found.setdefault(each.mode, []).append(each.records)
     return {mode: reduce(DataFrame.unionByName, frames) for mode, frames in sorted(found.items())}
+
+
+def by_topic(outputs: Iterable[Output]) -> dict[str, DataFrame]:
+    """The frames as they were given, by topic; those of one topic together, with nulls for what one lacks."""
+    found: dict[str, list[DataFrame]] = {}
+    for each in outputs:
+        found.setdefault(each.topic, []).append(each.frame)
+    together = partial(DataFrame.unionByName, allowMissingColumns=True)
+    return {topic: reduce(together, frames) for topic, frames in found.items()}

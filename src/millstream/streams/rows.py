@@ -34,15 +34,12 @@ def rows(
     """
     if key not in KEYS:
         raise StreamsError(f"a record's key is read as {' or '.join(KEYS)}, not {key!r}")
-    value = F.col("read.row")
-    if fails:
-        value = F.when(F.col("read.error").isNull(), value).otherwise(F.raise_error(_complaint()))
-    else:
-        read = read.where("read.error IS NULL")
     if not is_table and not isinstance(form, Plain):
         read = read.where("value IS NOT NULL")
+    # One row out of each record, or none: values are read once, and also where no column of theirs is used.
+    good = F.when(F.col("read.error").isNull(), F.array("read.row"))
     return read.select(
-        *[value[name].alias(name) for name in form.schema.names],
+        F.inline(good.otherwise(F.raise_error(_complaint())) if fails else good),
         F.col("key").cast("string" if key == "string" else "binary").alias(KEY),
         F.col("timestamp").alias(TIMESTAMP),
         F.col("topic").alias(TOPIC),

@@ -80,7 +80,11 @@ class TestDriver:
         self._piped: dict[str, int] = defaultdict(int)
         self._clock = EPOCH
         self._read: dict[str, int] = defaultdict(int)
-        self._start()
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -263,7 +267,7 @@ def _value(row: Mapping[str, Any] | str | bytes | None) -> bytes | None:
 
 def _key(row: object, key: str | bytes | None) -> bytes | None:
     if isinstance(key, str) and isinstance(row, Mapping) and key in row:
-        key = str(row[key])
+        key = None if row[key] is None else str(row[key])
     return key.encode() if isinstance(key, str) else key
 
 
