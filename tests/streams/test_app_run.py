@@ -19,7 +19,8 @@ from pyspark.sql import functions as F
 from millstream import Admin, Consumer, Producer
 from millstream.streams import App, StreamsError, run
 from millstream.streams.java import check_java
-from millstream.streams.running import Running
+from millstream.streams.running import Running, _signals
+from millstream.streams.sink_names import Run
 from millstream.testing import Broker
 
 pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.timeout(400)]
@@ -107,7 +108,10 @@ def test_latest_is_settled_once(broker: Broker, tmp_path: Path) -> None:
     def copy(app: App) -> None:
         app.to("late-copy", app.stream("late-orders", value=ORDER, start="latest"))
 
-    app.outputs()  # a first start that dies before its first batch
+    app.describe()  # who only looks does not start the app
+    assert not (tmp_path / "late" / "start.json").exists()
+    app.outputs()
+    app.folder.keep_starts()  # a first start that dies before its first batch
     assert json.loads((tmp_path / "late" / "start.json").read_text()) == {
         "late-orders": {"late-orders": {"0": 1}}
     }
@@ -142,6 +146,14 @@ def test_two_apps_run_until_ctrl_c(broker: Broker, tmp_path: Path, capfd: pytest
     assert re.search(r"two: stopped (after batch 0|before its first batch); run it again to go on", said)
 
 
+def test_who_asks_twice_does_not_wait() -> None:
+    with _signals() as stopping:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stopping.wait(PATIENCE_S)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
 def fail(value: str) -> str:
     raise ValueError(f"I cannot bear {value[:6]}")
 
@@ -163,6 +175,14 @@ def test_a_folder_has_one_app(broker: Broker, tmp_path: Path) -> None:
             app.reset()
         send(broker, "only-orders", {"id": 1, "city": "Oslo"})
         wait_for(lambda: "only-copy" in broker.topics() and len(read(broker, "only-copy")) == 1, running)
+        # As by a task that is stopped in the middle of a batch.
+        name = Run(running.queries[0].id, "run").transactional_id(0, 0)
+        with Producer(broker.bootstrap, transactional_id=name) as producer:
+            producer.begin_transaction()
+            producer.send("only-copy", b"half a batch")
+            producer.hand_over_transaction()
+    with Admin(broker.bootstrap) as admin:
+        assert not [each for each in admin.list_transactions() if each.state == "Ongoing"]
 
 
 def test_what_fails_is_said_in_a_few_lines(broker: Broker, tmp_path: Path) -> None:
@@ -199,10 +219,14 @@ def test_a_missing_java_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     with pytest.raises(StreamsError, match="is Java 8"):
         check_java()
+    old.write_text("#!/bin/sh\necho 'Unable to locate a Java Runtime.' >&2\nexit 1\n")
+    with pytest.raises(StreamsError, match="java does not run: Unable to locate a Java Runtime"):
+        check_java()
 
 
 def test_the_session_is_the_apps_own(spark: SparkSession, tmp_path: Path) -> None:
-    app = App("session", state=tmp_path, conf={"spark.sql.shuffle.partitions": "3"})
+    conf = {"spark.sql.shuffle.partitions": "3", "spark.sql.warehouse.dir": "set when Spark starts"}
+    app = App("session", state=tmp_path, conf=conf)
     assert app.spark is not spark
     assert app.spark.sparkContext is spark.sparkContext
     assert app.spark.conf.get("spark.sql.shuffle.partitions") == "3"

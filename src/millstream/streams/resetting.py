@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from millstream.streams.sink_reset import reset_sink
@@ -23,7 +24,8 @@ def reset(app: App) -> list[str]:
     with folder.locked():
         ids = folder.query_ids()
         for mode, query in ids.items():
-            state = reset_sink(app.bootstrap, sink_query(query, mode))
+            with ThreadPoolExecutor(1) as apart:  # a notebook's own thread has an event loop already
+                state = apart.submit(reset_sink, app.bootstrap, sink_query(query, mode)).result()
             if state.last_batch is not None:
                 finished = ", which was finished now" if state.was_finished else ""
                 torn = ", which is torn: some of its rows were lost" if state.is_torn else ""

@@ -7,18 +7,21 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+from millstream.errors import MillstreamError
 from millstream.streams.committing import GroupCommitter
 from millstream.streams.failures import TRIES, explain, explained, passes
 from millstream.streams.feeds import FORMAT
 from millstream.streams.outputs import Mode, by_mode
 from millstream.streams.problems import StreamsError
-from millstream.streams.progress import OUT, Batch, ends
-from millstream.streams.update_sink import MicroBatches
+from millstream.streams.progress import OUT, Batch, ends, reports
+from millstream.streams.sink_reset import settle_sink
+from millstream.streams.update_sink import MicroBatches, sink_query
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.2
 LINE_SECONDS = 1.0
+SETTLE_SECONDS = 5.0
+"""How long an app that stops tries to reach the brokers once more."""
 
 Say = Callable[[str], None]
 
@@ -82,8 +87,9 @@ class Running:
         with ExitStack() as starting, explained(self.app.folder.log):
             starting.enter_context(self.app.folder.locked())
             outputs = self.app.outputs()
+            self.app.folder.keep_starts()
             self._committer = GroupCommitter(self.app.bootstrap, self.app.name)
-            starting.callback(self._committer.close)
+            starting.callback(self._committer.close, SETTLE_SECONDS)
             starting.callback(self._stop)
             self._frames = by_mode(outputs)
             self.queries = [self._start(mode) for mode in self._frames]
@@ -121,9 +127,26 @@ class Running:
             self._say(f"{self.app.name}: stopped {where}; run it again to go on from there")
 
     def _stop(self) -> None:
-        for query in self.queries:
-            with explained(self.app.folder.log):
-                query.stop()
+        with ExitStack() as ending:  # one that cannot be stopped does not keep the others
+            for mode, query in zip(self._frames, self.queries, strict=False):
+                ending.callback(self._end, query, mode)
+
+    def _end(self, query: StreamingQuery, mode: Mode) -> None:
+        """Stop a query, and end the transactions of a batch that it was at: readers would wait for them."""
+        with explained(self.app.folder.log):
+            is_whole = not query.isActive and query.exception() is None
+            query.stop()
+        if is_whole:
+            return
+        try:
+            with ThreadPoolExecutor(1) as apart:  # a notebook's own thread has an event loop already
+                sink = sink_query(query.id, mode)
+                apart.submit(settle_sink, self.app.bootstrap, sink, SETTLE_SECONDS).result()
+        except MillstreamError as error:
+            self._say(
+                f"{self.app.name}: the transactions of its last batch may be open still, and readers of "
+                f"committed records wait for them until it runs again ({error})"
+            )
 
     @property
     def is_active(self) -> bool:
@@ -133,9 +156,8 @@ class Running:
     def watch(self) -> None:
         """Report what happened since the last call; raise if a query failed."""
         for number, (mode, query) in enumerate(zip(self._frames, list(self.queries), strict=True)):
-            for progress in query.recentProgress:
-                if progress["batchId"] > self._seen.get(query.id, -1):
-                    self._note(query, progress)
+            for progress in reports(query, self._seen.get(query.id, -1)):
+                self._note(query, progress)
             failed = query.exception()
             if failed is None:
                 continue
@@ -161,13 +183,22 @@ class Running:
 
 @contextmanager
 def _signals() -> Iterator[threading.Event]:
-    """Set when someone wants this to stop. Spark's own handler would cancel the batch and raise."""
+    """Set when someone wants this to stop. Spark's own handler would cancel the batch and raise.
+
+    Who asks again does not want to wait for a clean end.
+    """
     stopping = threading.Event()
+
+    def stop(*_: object) -> None:
+        if stopping.is_set():
+            raise KeyboardInterrupt
+        stopping.set()
+
     if threading.current_thread() is not threading.main_thread():
         yield stopping
         return
     wanted: Sequence[signal.Signals] = (signal.SIGINT, signal.SIGTERM)
-    before = {each: signal.signal(each, lambda *_: stopping.set()) for each in wanted}
+    before = {each: signal.signal(each, stop) for each in wanted}
     try:
         yield stopping
     finally:

@@ -15,10 +15,11 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from millstream.streams.offsets import from_json, to_json
 from millstream.streams.problems import StreamsError
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class StateFolder:
 
     def __init__(self, root: str | Path | None, name: str) -> None:
         self.path = Path(root or os.environ.get(STATE_VARIABLE) or DEFAULT).absolute() / name
+        self._fresh: dict[str, Any] = {}
 
     @property
     def log(self) -> Path:
@@ -51,32 +53,56 @@ class StateFolder:
         return {mode: json.loads(path.read_text())["id"] for mode, path in found.items() if path.exists()}
 
     def progress(self, checkpoint: Path) -> tuple[int, list[Any]] | None:
-        """The last batch that was planned: its number and where each source ended, as Spark logged it."""
+        """The last batch that was planned: its number, and where it ends in the topics of each source."""
         logged = [path for path in (checkpoint / "offsets").glob("*") if path.name.isdigit()]
         if not logged:
             return None
         last = max(logged, key=lambda path: int(path.name))
-        lines = last.read_text().splitlines()[2:]
-        return int(last.name), [json.loads(line) for line in lines if line.startswith("{")]
+        ends = []
+        for line in last.read_text().splitlines()[2:]:  # behind Spark's version and its own settings
+            with suppress(ValueError):  # a source of another kind
+                ends.append(to_json(from_json(line)))
+        return int(last.name), ends
 
     def latest_once(self, bootstrap: str, wanted: Subscription) -> str:
-        """Where the topics ended when this was first asked, as the source takes it.
+        """Where the topics ended when the app first ran, or where they end now, as the source takes it.
 
         A source is asked for its first offsets more than once, and again after a restart: were `latest` to
         mean something else each time, records between would be lost.
         """
-        path = self.path / "start.json"
-        known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        known = {**self._fresh, **self._starts()}
         if wanted.label not in known:
-            known[wanted.label] = _ends(bootstrap, wanted)
-            self.path.mkdir(parents=True, exist_ok=True)
-            fresh = path.with_suffix(".new")
-            with fresh.open("w") as file:
-                json.dump(known, file, indent=1, sort_keys=True)
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.rename(path)
+            known[wanted.label] = self._fresh[wanted.label] = _ends(bootstrap, wanted)
         return json.dumps(known[wanted.label], sort_keys=True)
+
+    def keep_starts(self) -> None:
+        """Write down what `latest` is, now that the app runs: who only looks at an app does not settle it."""
+        known = self._starts()
+        if not self._fresh.keys() - known.keys():
+            return
+        known = {**self._fresh, **known}
+        self.path.mkdir(parents=True, exist_ok=True)
+        fresh = self._start_file.with_suffix(".new")
+        with fresh.open("w") as file:
+            json.dump(known, file, indent=1, sort_keys=True)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.rename(self._start_file)
+        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    @property
+    def _start_file(self) -> Path:
+        return self.path / "start.json"
+
+    def _starts(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if self._start_file.exists():
+            found = json.loads(self._start_file.read_text())
+        return found
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -93,7 +119,8 @@ class StateFolder:
         """Forget where the app was. The log stays."""
         for path in self.checkpoints:
             shutil.rmtree(path)
-        (self.path / "start.json").unlink(missing_ok=True)
+        self._start_file.unlink(missing_ok=True)
+        self._fresh.clear()
 
 
 def _lock(file: IO[str], path: Path) -> None:
