@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,8 +60,14 @@ def test_an_app_from_a_file(millstream: CommandLine, words: list[str], cli_broke
         "streams", "state", *words, "--operator", number, "--variable", "table", "--json"
     ).json
     assert '"people":9' in held["value"]["row"]
-    counts = [each for each in listed if each["checkpoint"] == "checkpoint-update"]
-    assert counts
+    assert "checkpoint-update" in {each["checkpoint"] for each in listed}
+    both = millstream.run("streams", "state", *words, "--operator", "0").err
+    assert "several such states; there are: 0 " in both
+    assert "of checkpoint-append; 0 stateStoreSave of checkpoint-update" in both
+    (held,) = millstream(
+        "streams", "state", *words, "--operator", "0", "--checkpoint", "checkpoint-update", "--json"
+    ).json
+    assert held == {"key": {"city": "Oslo"}, "value": {"count": 1}}
     assert "no such state; there are: 0 " in millstream.run("streams", "state", *words, "--operator", "7").err
 
     assert millstream.run("streams", "reset", *words, given=b"n\n").code == 130
@@ -83,3 +90,14 @@ def test_what_is_wrong_is_said(millstream: CommandLine, tmp_path: Path) -> None:
     assert "nothing" in failed.err
     assert f"at {file}:2 in <module>" in failed.err
     assert millstream.run("streams", "run", str(file), "--conf", "x").code == 2
+
+
+def test_a_missing_spark_is_one_line(
+    millstream: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "app.py"
+    file.write_text("from millstream.streams import App\nApp('x').spark\n")
+    for name in ("pyspark.sql", "pyspark.errors", "py4j.protocol"):
+        monkeypatch.setitem(sys.modules, name, None)
+    failed = millstream.run("streams", "run", str(file))
+    assert failed.err == "error: the Streams API runs on PySpark: pip install 'millstream[streams]'\n"

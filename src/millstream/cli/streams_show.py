@@ -60,6 +60,7 @@ def _print(described: dict[str, Any]) -> None:
 @file_options
 @click.option("--operator", type=int, help="The number of the operator; without it, all are listed.")
 @click.option("--variable", metavar="NAME", help="Which of the operator's states.")
+@click.option("--checkpoint", metavar="NAME", help="Which query's operator, where the app has two.")
 @click.option("-n", "--limit", type=int, default=20, show_default=True, help="How many keys to show.")
 @json_option
 def state(
@@ -68,6 +69,7 @@ def state(
     state: str | None,
     operator: int | None,
     variable: str | None,
+    checkpoint: str | None,
     limit: int,
     as_json: bool,
 ) -> None:
@@ -85,17 +87,16 @@ def state(
         if operator is None:
             _list(
                 app.name,
-                [(each.operator, each.name, each.variable, each.checkpoint.name) for each in stores(app)],
+                [(each.operator, each.name, each.part, each.checkpoint.name) for each in stores(app)],
                 as_json,
             )
             continue
-        found = rows(app, store_of(app, operator, variable), limit)
+        found = rows(app, store_of(app, operator, variable, checkpoint), limit)
         if as_json:
             print_json(found)
         else:
-            print_table(
-                ["key", "value"], [[_short(each.get("key")), _short(each.get("value"))] for each in found]
-            )
+            columns = list(dict.fromkeys(name for each in found for name in each))
+            print_table(columns, [[_short(each.get(name)) for name in columns] for each in found])
 
 
 def _list(app: str, listed: list[tuple[int, str, str | None, str]], as_json: bool) -> None:

@@ -13,12 +13,10 @@ from millstream.streams.problems import StreamsError
 if TYPE_CHECKING:
     from millstream.streams.app import App
 
-STATEFUL = "transformWithState"
-
 
 @dataclass(frozen=True)
 class Store:
-    """One store of one operator. `variable`: which of its states, where it has several."""
+    """One store of one operator."""
 
     checkpoint: Path
     operator: int
@@ -27,9 +25,14 @@ class Store:
     variable: str | None
 
     @property
+    def part(self) -> str | None:
+        """Which of the operator's states, where it may have several."""
+        return self.variable or (None if self.store == "default" else self.store)
+
+    @property
     def label(self) -> str:
-        named = self.variable or ("" if self.store == "default" else self.store)
-        return f"{self.operator} {self.name}{f' {named}' if named else ''}"
+        named = f" {self.part}" if self.part else ""
+        return f"{self.operator} {self.name}{named} of {self.checkpoint.name}"
 
 
 def stores(app: App) -> list[Store]:
@@ -55,19 +58,29 @@ def rows(app: App, store: Store, limit: int) -> list[dict[str, Any]]:
     else:
         reader = reader.option("storeName", store.store)
     with explained(app.folder.log):
-        held = reader.load(store.checkpoint.as_uri()).limit(limit)
-        found = held.selectExpr("to_json(struct(key, value)) AS text").collect()
+        held = reader.load(store.checkpoint.as_uri()).drop("partition_id").limit(limit)
+        found = held.selectExpr("to_json(struct(*)) AS text").collect()
     return [json.loads(each["text"]) for each in found]
 
 
-def store_of(app: App, operator: int, variable: str | None) -> Store:
-    """The store that was asked for, by its operator's number and, where there are several, its variable."""
+def store_of(app: App, operator: int, variable: str | None, checkpoint: str | None) -> Store:
+    """The store that was asked for, by its operator's number and, where that has several, its variable.
+
+    The queries of an app number their operators each for itself: `checkpoint` says which query is meant.
+    """
     known = stores(app)
     if not known:
         raise StreamsError(f"{app.name} holds no state in {app.folder.path}: it has not run, or needs none")
-    fits = [each for each in known if each.operator == operator and variable in (None, each.variable)]
-    if not fits:
-        raise StreamsError(f"there is no such state; there are: {'; '.join(each.label for each in known)}")
+    fits = [
+        each
+        for each in known
+        if each.operator == operator
+        and variable in (None, each.part)
+        and checkpoint in (None, each.checkpoint.name)
+    ]
+    if len(fits) != 1:
+        how_many = "there are several such states" if fits else "there is no such state"
+        raise StreamsError(f"{how_many}; there are: {'; '.join(each.label for each in fits or known)}")
     return fits[0]
 
 
