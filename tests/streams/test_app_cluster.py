@@ -32,6 +32,7 @@ orders = app.stream("orders", value="id INT, city STRING")
 cities = app.table("cities", key="city", value="city STRING, people INT")
 joined = join_table(orders, cities, on="city").withColumn("imported", where("id"))
 app.to("sold", joined, key="id")
+app.run(once=True)
 """
 
 
@@ -88,38 +89,50 @@ def alive(port: int) -> int:
         return 0
 
 
+def send_orders(producer: Producer, numbers: range) -> None:
+    for number in numbers:
+        producer.send("orders", {"id": number, "city": "Oslo"}, key=b"%d" % number)
+    producer.flush()
+
+
+def run(command: list[str], folder: Path, **known: str) -> str:
+    """What a program says that is to succeed."""
+    ran = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, cwd=folder, env={**os.environ, **known}
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stderr
+
+
 def test_an_app_on_a_cluster(master: str, tmp_path: Path) -> None:
-    file = tmp_path / "app.py"
+    """By the command line, and then from where it was by spark-submit."""
+    file, state = tmp_path / "app.py", tmp_path / "state"
     file.write_text(APP)
+    conf = ["--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.executor.memory=512m"]
+    conf += ["--conf", "spark.sql.shuffle.partitions=2"]
     with Broker({"num.partitions": "2"}) as broker:
         broker.create_topic("orders", 4)
         broker.create_topic("cities", 1)
         with Producer(broker.bootstrap, serializer="json") as producer:
             producer.send("cities", {"city": "Oslo", "people": 9}, key=b"Oslo")
             producer.flush()
-            for number in range(100):
-                producer.send("orders", {"id": number, "city": "Oslo"}, key=b"%d" % number)
-        command = [
-            sys.executable,
-            "-m",
-            "millstream.cli.main",
-            "streams",
-            "run",
-            str(file),
-            "--once",
-            "--ship",
-        ]
-        command += ["--master", master, "-b", broker.bootstrap, "--state", str(tmp_path / "state")]
-        command += ["--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.executor.memory=512m"]
-        command += ["--conf", "spark.sql.shuffle.partitions=2"]
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
-        assert ran.returncode == 0, ran.stderr
+            send_orders(producer, range(100))
+            command = [sys.executable, "-m", "millstream.cli.main", "streams", "run", str(file), "--once"]
+            command += ["--ship", "--master", master, *conf, "-b", broker.bootstrap, "--state", str(state)]
+            run(command, tmp_path)
+            send_orders(producer, range(100, 120))
+            home = Path(pyspark.__file__).parent
+            command = [str(home / "bin" / "spark-submit"), "--master", master, *conf]
+            command += ["--total-executor-cores", "1", "--py-files", str(state / "clustered/millstream.zip")]
+            known = {"MILLSTREAM_BOOTSTRAP": broker.bootstrap, "MILLSTREAM_STATE": str(state)}
+            known |= {"PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(home)}
+            assert "clustered: batch 1, 20 rows in, 20 out" in run([*command, str(file)], tmp_path, **known)
         read = [sys.executable, "-m", "millstream.cli.main", "consume", "sold", "-o", "start", "--exit"]
         sold = subprocess.run(
             [*read, "-b", broker.bootstrap], capture_output=True, text=True, timeout=PATIENCE_S
         )
     rows = [json.loads(json.loads(line)["value"]) for line in sold.stdout.splitlines()]
-    assert sorted(row["id"] for row in rows) == [*range(100)]
+    assert sorted(row["id"] for row in rows) == [*range(120)]
     assert {row["people"] for row in rows} == {9}
     assert all("millstream.zip" in row["imported"] for row in rows)
     executors = [path for path in tmp_path.glob("worker-*/app-*/*") if path.is_dir()]
