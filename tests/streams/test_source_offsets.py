@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.model import TopicPartition
@@ -14,8 +14,8 @@ from millstream.streams.offsets import START, from_json, start_of, to_json
 from millstream.streams.reading.admission import available, limited
 from millstream.streams.reading.slices import Slice, slices
 
-PARTITIONS = st.builds(TopicPartition, st.sampled_from(["a", "b"]), st.integers(0, 11))
-quick = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+PARTITIONS = st.sampled_from([TopicPartition(topic, index) for topic in "ab" for index in range(12)])
+quick = settings(max_examples=50, deadline=None)
 OFFSETS = st.dictionaries(PARTITIONS, st.integers(0, 1000), max_size=8)
 
 
