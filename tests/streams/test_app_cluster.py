@@ -96,12 +96,12 @@ def send_orders(producer: Producer, numbers: range) -> None:
 
 
 def run(command: list[str], folder: Path, **known: str) -> str:
-    """What a program says that is to succeed."""
+    """What a program says that is to succeed. (Of a driver in Python, spark-submit has all on stdout.)"""
     ran = subprocess.run(
         command, capture_output=True, text=True, timeout=300, cwd=folder, env={**os.environ, **known}
     )
     assert ran.returncode == 0, ran.stderr
-    return ran.stderr
+    return ran.stdout
 
 
 def test_an_app_on_a_cluster(master: str, tmp_path: Path) -> None:
@@ -126,7 +126,8 @@ def test_an_app_on_a_cluster(master: str, tmp_path: Path) -> None:
             command += ["--total-executor-cores", "1", "--py-files", str(state / "clustered/millstream.zip")]
             known = {"MILLSTREAM_BOOTSTRAP": broker.bootstrap, "MILLSTREAM_STATE": str(state)}
             known |= {"PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(home)}
-            assert "clustered: batch 1, 20 rows in, 20 out" in run([*command, str(file)], tmp_path, **known)
+            said = run([*command, str(file)], tmp_path, **known)
+            assert "clustered: batch 1, 20 rows in, 20 out" in said
         read = [sys.executable, "-m", "millstream.cli.main", "consume", "sold", "-o", "start", "--exit"]
         sold = subprocess.run(
             [*read, "-b", broker.bootstrap], capture_output=True, text=True, timeout=PATIENCE_S
