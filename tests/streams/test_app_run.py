@@ -102,15 +102,24 @@ def test_an_app_goes_on_where_it_was(broker: Broker, tmp_path: Path) -> None:
 def test_latest_is_settled_once(broker: Broker, tmp_path: Path) -> None:
     broker.create_topic("late-orders", 1)
     send(broker, "late-orders", {"id": 1, "city": "Oslo", "cents": 5})
-    app = App("late", broker.bootstrap, state=tmp_path)
 
-    @app.pipeline
-    def copy(app: App) -> None:
-        app.to("late-copy", app.stream("late-orders", value=ORDER, start="latest"))
+    def late_app() -> App:
+        app = App("late", broker.bootstrap, state=tmp_path)
 
-    app.describe()  # who only looks does not start the app
+        @app.pipeline
+        def copy(app: App) -> None:
+            app.to("late-copy", app.stream("late-orders", value=ORDER, start="latest"))
+
+        return app
+
+    late_app().describe()  # who only looks does not start the app
     assert not (tmp_path / "late" / "start.json").exists()
-    app.outputs()
+    with Producer(broker.bootstrap, transactional_id="late") as others:
+        others.begin_transaction()
+        others.send("late-orders", b"others are writing").result(PATIENCE_S)
+        app = late_app()
+        app.outputs()  # at the end of what is committed
+        others.abort_transaction()
     app.folder.keep_starts()  # a first start that dies before its first batch
     assert json.loads((tmp_path / "late" / "start.json").read_text()) == {
         "late-orders": {"late-orders": {"0": 1}}
@@ -175,14 +184,30 @@ def test_a_folder_has_one_app(broker: Broker, tmp_path: Path) -> None:
             app.reset()
         send(broker, "only-orders", {"id": 1, "city": "Oslo"})
         wait_for(lambda: "only-copy" in broker.topics() and len(read(broker, "only-copy")) == 1, running)
+        wait_for(lambda: not app.folder.is_within_batch("append"), running)
         # As by a task that is stopped in the middle of a batch.
+        (app.folder.checkpoint("append") / "commits" / "0").unlink()
         name = Run(running.queries[0].id, "run").transactional_id(0, 0)
         with Producer(broker.bootstrap, transactional_id=name) as producer:
             producer.begin_transaction()
             producer.send("only-copy", b"half a batch")
             producer.hand_over_transaction()
+        assert app.folder.is_within_batch("append")
     with Admin(broker.bootstrap) as admin:
         assert not [each for each in admin.list_transactions() if each.state == "Ongoing"]
+
+
+def test_an_app_that_starts_in_part_does_not_run(broker: Broker, tmp_path: Path) -> None:
+    broker.create_topic("part-orders", 1)
+    app = shop(broker, "part", tmp_path)
+    ticks = app.spark.readStream.format("rate").load()
+    other = ticks.writeStream.format("noop").queryName("part-update").start()
+    try:
+        with pytest.raises(StreamsError, match="part-update"):
+            app.run(once=True, quiet=True)
+        assert [each.name for each in app.spark.streams.active] == ["part-update"]
+    finally:
+        other.stop()
 
 
 def test_what_fails_is_said_in_a_few_lines(broker: Broker, tmp_path: Path) -> None:
@@ -191,6 +216,8 @@ def test_what_fails_is_said_in_a_few_lines(broker: Broker, tmp_path: Path) -> No
     with pytest.raises(StreamsError, match="no-such-topic") as raised:
         missing.run(once=True, quiet=True)
     assert len(str(raised.value).splitlines()) <= 3
+    with pytest.raises(StreamsError, match=r"where no-such-topic ends could not be asked .*does not exist"):
+        missing.stream("no-such-topic", start="latest")
 
     broker.create_topic("broken-orders", 1)
     send(broker, "broken-orders", {"id": 1, "city": "Oslo"})

@@ -5,6 +5,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from millstream.errors import GroupIdNotFound, MillstreamError
+from millstream.streams.problems import StreamsError
 from millstream.streams.sink_reset import reset_sink
 from millstream.streams.update_sink import sink_query
 
@@ -23,16 +25,12 @@ def reset(app: App) -> list[str]:
     said: list[str] = []
     with folder.locked():
         ids = folder.query_ids()
-        for mode, query in ids.items():
-            with ThreadPoolExecutor(1) as apart:  # a notebook's own thread has an event loop already
-                state = apart.submit(reset_sink, app.bootstrap, sink_query(query, mode)).result()
-            if state.last_batch is not None:
-                finished = ", which was finished now" if state.was_finished else ""
-                torn = ", which is torn: some of its rows were lost" if state.is_torn else ""
-                said.append(f"the last batch in the output is {state.last_batch}{finished}{torn}")
-            if state.aborted:
-                said.append(f"aborted {state.aborted} open transactions")
-        _forget_group(app)
+        try:
+            for mode, query in ids.items():
+                said += _reset_sink(app, sink_query(query, mode))
+            _forget_group(app)
+        except MillstreamError as error:
+            raise StreamsError(f"{app.name} is not reset yet, do it again: {error}") from None
         folder.clear()
     if not ids:
         return [f"{app.name} has not run on {folder.path}: there is nothing to reset"]
@@ -41,9 +39,21 @@ def reset(app: App) -> list[str]:
     return said
 
 
+def _reset_sink(app: App, query: str) -> list[str]:
+    with ThreadPoolExecutor(1) as apart:  # a notebook's own thread has an event loop already
+        state = apart.submit(reset_sink, app.bootstrap, query).result()
+    said = []
+    if state.last_batch is not None:
+        finished = ", which was finished now" if state.was_finished else ""
+        torn = ", which is torn: some of its rows were lost" if state.is_torn else ""
+        said.append(f"the last batch in the output is {state.last_batch}{finished}{torn}")
+    if state.aborted:
+        said.append(f"aborted {state.aborted} open transactions")
+    return said
+
+
 def _forget_group(app: App) -> None:
     from millstream.client.admin_blocking import Admin
-    from millstream.errors import GroupIdNotFound
 
     with Admin(app.bootstrap) as admin:
         try:

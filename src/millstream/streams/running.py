@@ -24,6 +24,7 @@ from millstream.streams.sink_reset import settle_sink
 from millstream.streams.update_sink import MicroBatches, sink_query
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
     from millstream.streams.app import App
@@ -75,6 +76,7 @@ class Running:
     ) -> None:
         self.app = app
         self.queries: list[StreamingQuery] = []
+        self._frames: dict[Mode, DataFrame] = {}
         self._once = once
         self._every = every
         self._say: Say = _nothing if quiet else say
@@ -92,7 +94,8 @@ class Running:
             starting.callback(self._committer.close, SETTLE_SECONDS)
             starting.callback(self._stop)
             self._frames = by_mode(outputs)
-            self.queries = [self._start(mode) for mode in self._frames]
+            for mode in self._frames:
+                self.queries.append(self._start(mode))
             topics = ", ".join(dict.fromkeys(each.topic for each in outputs))
             read = ", ".join(dict.fromkeys(each.label for each in self.app.last_read))
             self._say(f"{self.app.name}: {read} → {topics}, state in {self.app.folder.path}")
@@ -134,9 +137,8 @@ class Running:
     def _end(self, query: StreamingQuery, mode: Mode) -> None:
         """Stop a query, and end the transactions of a batch that it was at: readers would wait for them."""
         with explained(self.app.folder.log):
-            is_whole = not query.isActive and query.exception() is None
             query.stop()
-        if is_whole:
+        if not self.app.folder.is_within_batch(mode):
             return
         try:
             with ThreadPoolExecutor(1) as apart:  # a notebook's own thread has an event loop already

@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from millstream.errors import MillstreamError
 from millstream.streams.offsets import from_json, to_json
 from millstream.streams.problems import StreamsError
 
@@ -54,15 +55,21 @@ class StateFolder:
 
     def progress(self, checkpoint: Path) -> tuple[int, list[Any]] | None:
         """The last batch that was planned: its number, and where it ends in the topics of each source."""
-        logged = [path for path in (checkpoint / "offsets").glob("*") if path.name.isdigit()]
-        if not logged:
+        last = _last_logged(checkpoint / "offsets")
+        if last is None:
             return None
-        last = max(logged, key=lambda path: int(path.name))
         ends = []
-        for line in last.read_text().splitlines()[2:]:  # behind Spark's version and its own settings
+        for line in (
+            (checkpoint / "offsets" / str(last)).read_text().splitlines()[2:]
+        ):  # behind Spark's version and its own settings
             with suppress(ValueError):  # a source of another kind
                 ends.append(to_json(from_json(line)))
-        return int(last.name), ends
+        return last, ends
+
+    def is_within_batch(self, mode: str) -> bool:
+        """Whether a batch was begun that is not done: the sink may have something open."""
+        path = self.checkpoint(mode)
+        return _last_logged(path / "offsets") != _last_logged(path / "commits")
 
     def latest_once(self, bootstrap: str, wanted: Subscription) -> str:
         """Where the topics ended when the app first ran, or where they end now, as the source takes it.
@@ -123,6 +130,11 @@ class StateFolder:
         self._fresh.clear()
 
 
+def _last_logged(folder: Path) -> int | None:
+    """The number of the last batch that Spark has a file of in one of its logs."""
+    return max((int(path.name) for path in folder.glob("*") if path.name.isdigit()), default=None)
+
+
 def _lock(file: IO[str], path: Path) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -139,17 +151,23 @@ def _ends(bootstrap: str, wanted: Subscription) -> dict[str, dict[str, int]]:
     from millstream.client.offsets import LATEST
     from millstream.model import TopicPartition
 
-    with Admin(bootstrap) as admin:
-        if wanted.pattern is not None:
-            topics = [each for each in admin.list_topics() if wanted.takes(each)]
-        else:
-            topics = list(wanted.topics)
-        asked = {
-            TopicPartition(topic, index): LATEST
-            for topic in topics
-            for index in admin.describe_topic(topic).partitions
-        }
-        found = admin.offsets_at(asked)
+    try:
+        with Admin(bootstrap) as admin:
+            if wanted.pattern is not None:
+                topics = [each for each in admin.list_topics() if wanted.takes(each)]
+            else:
+                topics = list(wanted.topics)
+            asked = {
+                TopicPartition(topic, index): LATEST
+                for topic in topics
+                for index in admin.describe_topic(topic).partitions
+            }
+            # Behind the end of what is committed a reader of that would find its place lost.
+            found = admin.offsets_at(asked, only_committed=wanted.is_committed)
+    except MillstreamError as error:
+        raise StreamsError(
+            f"start=latest: where {wanted.label} ends could not be asked at {bootstrap}: {error}"
+        ) from None
     ends: dict[str, dict[str, int]] = {topic: {} for topic in topics}
     for partition, answer in found.items():
         ends[partition.topic][str(partition.partition)] = answer.offset
