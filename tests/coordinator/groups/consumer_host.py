@@ -388,8 +388,10 @@ class ClassicConsumer:
             self.beat()
 
     def leave(self) -> None:
+        """Go, if it ever came in: without a member id that would be an admin's word, for its instance id."""
         self.reads = set()
-        self.host.leave(self.group, (self.member_id, self.instance))
+        if self.member_id:
+            self.host.leave(self.group, (self.member_id, self.instance))
 
 
 def settle(*consumers: Consumer | ClassicConsumer, steps: int = 12) -> None:

@@ -85,6 +85,13 @@ class ConsumerGroups(RuleBasedStateMachine):
     def add_classic_consumer(self, topics: list[str], is_eager: bool) -> Anyone:
         return self.add(ClassicConsumer(self.host, self.name(), *topics, is_eager=is_eager))
 
+    @rule(target=clients, topics=some_topics, instance=st.sampled_from(INSTANCES), is_eager=st.booleans())
+    def add_static_classic_consumer(self, topics: list[str], instance: str, is_eager: bool) -> Anyone:
+        """It takes the place of whoever had its instance id, whichever protocol that one speaks."""
+        return self.add(
+            ClassicConsumer(self.host, self.name(), *topics, instance=instance, is_eager=is_eager)
+        )
+
     @rule(client=clients)
     def step(self, client: Anyone) -> None:
         if client in self.alive:
@@ -284,6 +291,8 @@ class ConsumerGroups(RuleBasedStateMachine):
         for client in self.alive:
             if group is None or not isinstance(client, Consumer) or client.epoch <= 0:
                 continue
+            if group.instances.get(client.instance or "", client.member_id) != client.member_id:
+                continue  # a classic one has taken its place
             if client.told == client.owned and now_ms - client.last_heard_ms < SESSION_MS:
                 assert client.member_id in group.members
 
