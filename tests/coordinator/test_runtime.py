@@ -547,3 +547,19 @@ def test_a_shard_that_moves_while_all_are_looked_at_is_left_out() -> None:
         runtime.stop()
 
     asyncio.run(main())
+
+
+def test_shards_are_listed_while_one_goes() -> None:
+    """Metrics are read in a thread of their own."""
+    runtime: Runtime[Notebook] = Runtime("topic", lambda _, timers: Notebook(timers))
+
+    class Going:
+        shard = "shard"
+
+        @property
+        def is_active(self) -> bool:
+            runtime._hosts.pop(1, None)
+            return True
+
+    runtime._hosts = {0: Going(), 1: Going()}  # type: ignore[dict-item]
+    assert len(list(runtime)) == 2

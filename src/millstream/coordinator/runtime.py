@@ -46,8 +46,8 @@ class Runtime(Generic[S]):
         self._reading = asyncio.Lock()
 
     def __iter__(self) -> Iterator[S]:
-        """The shards in service."""
-        return iter([host.shard for host in self._hosts.values() if host.is_active])
+        """The shards in service; may be asked for from any thread."""
+        return iter([host.shard for host in list(self._hosts.values()) if host.is_active])
 
     @property
     def active(self) -> list[int]:
