@@ -1,5 +1,5 @@
-"""An operator who moves partitions about, takes moves back, gives leadership to preferred leaders, and makes
-topics that nobody writes to, grows them and deletes them."""
+"""An operator who moves partitions about, takes moves back, gives leadership to preferred leaders, changes
+min.insync.replicas, and makes topics that nobody writes to, grows them and deletes them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ from millstream.protocol.messages import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
     ElectLeadersRequest,
+    IncrementalAlterConfigsRequest,
 )
 from tests.simulation.brokers import Brokers
 from tests.simulation.ledger import Place
 
-MOVE_VERSION, ELECT_VERSION, CREATE_VERSION, GROW_VERSION, DELETE_VERSION = 1, 2, 7, 3, 6
+MOVE_VERSION, ELECT_VERSION, CREATE_VERSION, GROW_VERSION, DELETE_VERSION, ALTER_VERSION = 1, 2, 7, 3, 6, 1
 EXTRA = "extra-"
 PREFERRED = 0
+TOPIC, SET = 2, 0
+MIN_ISR, MORE_MIN_ISR = 2, 3
+"""What is asked for mostly; and for a moment, in which nothing is acknowledged while a replica is away."""
 Move = AlterPartitionReassignmentsRequest
 
 
@@ -53,12 +57,16 @@ class Operator:
             if self.is_over or not places:
                 continue
             chosen = random.sample(places, random.randint(1, min(3, len(places))))
-            what = random.choice(("moves", "moves", "moves taken back", "preferred elections", "topics"))
+            what = random.choice(
+                ("moves", "moves", "moves taken back", "preferred elections", "topics", "min ISRs")
+            )
             try:
                 if what == "preferred elections":
                     await self._elect(chosen)
                 elif what == "topics":
                     await self._change_topics(replicas)
+                elif what == "min ISRs":
+                    await self._change_min_isr(chosen[0][0])
                 else:
                     await self._move(chosen, replicas if what == "moves" else 0)
                 self.counts[what] += 1
@@ -96,6 +104,23 @@ class Operator:
         answer = await self._brokers.ask_controller(request, ELECT_VERSION)
         if answer.error_code:
             self._brokers.forget_controller()
+
+    async def _change_min_isr(self, topic: str) -> None:
+        await self._set_min_isr(topic, MORE_MIN_ISR)
+        await asyncio.sleep(self._random.choice((0.05, 1.0)) * self._random.random())
+        await self._set_min_isr(topic, MIN_ISR)
+
+    async def _set_min_isr(self, topic: str, value: int) -> None:
+        """Through any broker. It may answer that it was not done, and some of it may be done all the same."""
+        config = IncrementalAlterConfigsRequest.AlterableConfig(
+            name="min.insync.replicas", config_operation=SET, value=str(value)
+        )
+        resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
+            resource_type=TOPIC, resource_name=topic, configs=[config]
+        )
+        request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+        answer = await self._brokers.ask_any(request, ALTER_VERSION)
+        self.counts["min ISRs set"] += sum(not each.error_code for each in answer.responses)
 
     async def _change_topics(self, replicas: int) -> None:
         """Make a topic, or let one grow, or delete one that may be there."""

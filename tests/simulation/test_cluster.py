@@ -57,6 +57,7 @@ def test_together_they_test_everything(outcomes: list[Outcome]) -> None:
         "moves begun",
         "moves taken back",
         "preferred elections",
+        "min ISRs set",
         "topics made",
         "topics deleted",
     ):
