@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import errno
 import posixpath
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import lru_cache
 from random import Random
 
 from tests.simulation.files import Folder, Inode
@@ -344,5 +345,6 @@ class SimLock:
             del locks[self._path]
 
 
-def _parts(path: str) -> Iterator[str]:
-    return iter([part for part in posixpath.normpath(path).split("/") if part not in ("", ".")])
+@lru_cache(10_000)
+def _parts(path: str) -> tuple[str, ...]:
+    return tuple(part for part in posixpath.normpath(path).split("/") if part not in ("", "."))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from random import Random
 
 SECTOR_BYTES = 512
@@ -90,7 +90,7 @@ class Folder:
         self._synced: dict[str, Folder | Inode] = {}
         self._changes: list[list[tuple[str, Folder | Inode | None]]] = []
 
-    def find(self, parts: Iterator[str]) -> Folder | Inode | None:
+    def find(self, parts: Iterable[str]) -> Folder | Inode | None:
         node: Folder | Inode | None = self
         for part in parts:
             if not isinstance(node, Folder):

@@ -18,7 +18,7 @@ from asyncio import events
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
-from contextvars import Context
+from contextvars import Context, copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from tests.simulation.network import Network, SimServer
     from tests.simulation.transport import SimTransport
 
-STEP_S = (5e-6, 60e-6)
-"""How long one iteration of a loop takes, besides what its disk charges."""
+STEP_S, STEP_RANGE_S = 5e-6, 55e-6
+"""How long one iteration of a loop takes at least, and how much longer at most, besides its disk's charge."""
 THREAD_START_S = (10e-6, 400e-6)
 THREAD_END_S = (10e-6, 1500e-6)
 DEFAULT_THREADS = 6
@@ -37,6 +37,23 @@ DEFAULT_THREADS = 6
 
 _Base: Any = asyncio.AbstractEventLoop
 """Untyped: most of the abstract methods are of no use here, and raise NotImplementedError."""
+
+
+class _Handle(asyncio.Handle):
+    """A callback of a loop that is never in debug mode: hundreds of thousands are made in a run."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, callback: Callable[..., object], args: tuple[Any, ...], loop: Any, context: Context | None
+    ) -> None:
+        self._context = copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
 
 
 class SimLoop(_Base):
@@ -109,7 +126,7 @@ class SimLoop(_Base):
         self._iteration = None
         ready = self._ready
         world = self.world
-        world.take_charge()
+        world.charged = 0.0
         events._set_running_loop(self)
         try:
             for _ in range(len(ready)):
@@ -120,8 +137,9 @@ class SimLoop(_Base):
                     return
         finally:
             events._set_running_loop(None)
-        self._free_at = world.now + world.take_charge() + world.random.uniform(*STEP_S)
-        self._schedule()
+        self._free_at = world.now + world.take_charge() + (STEP_S + STEP_RANGE_S * world.random.random())
+        if ready and self._iteration is None:
+            self._iteration = world.at(self._free_at, self._iterate)
 
     def _enqueue(self, handle: asyncio.Handle) -> None:
         if not self.is_dead:
@@ -131,8 +149,12 @@ class SimLoop(_Base):
     def call_soon(
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
-        self._enqueue(handle)
+        handle = _Handle(callback, args, self, context)
+        if not self.is_dead:
+            self._ready.append(handle)
+            if self._iteration is None:
+                world = self.world
+                self._iteration = world.at(max(world.now, self._free_at), self._iterate)
         return handle
 
     call_soon_threadsafe = call_soon

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 Address = tuple[str, int]
 Buffer = bytes | bytearray | memoryview
 
+DELAY_S, DELAY_RANGE_S = 50e-6, 550e-6
+"""How long bytes take at least, mostly, and how much longer at most."""
 RETRANSMIT_S = 0.3
 MAX_READ_BYTES = 262_144
 HIGH_WATER_BYTES = 65_536
@@ -36,10 +38,10 @@ class Link:
 
     def delay(self) -> float:
         """Mostly a fraction of a millisecond, now and then far longer."""
-        random = self._world.random
-        seconds = random.uniform(50e-6, 600e-6)
-        if random.random() < 0.01:
-            seconds += random.uniform(0.0, 0.05)
+        random = self._world.random.random
+        seconds = DELAY_S + DELAY_RANGE_S * random()
+        if random() < 0.01:
+            seconds += 0.05 * random()
         return seconds * self.slowness
 
     def block(self) -> None:
