@@ -8,13 +8,27 @@ import subprocess
 import sys
 import threading
 import time
+from random import Random
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
-from millstream import AsyncProducer, Closed, Consumer, NoTransaction, Producer
+from millstream import (
+    Admin,
+    AsyncProducer,
+    Closed,
+    Consumer,
+    NoTransaction,
+    Producer,
+    TopicPartition,
+    TransactionFailed,
+)
 from millstream.client import batch_builder
+from millstream.client.metadata import Partition, Topic
+from millstream.client.producer_buffer import RecordBuffer
 from millstream.client.producer_delivery import Unplaced
+from millstream.client.producer_settings import ProducerSettings
 from millstream.errors import InvalidTopic, MillstreamError, RequestTimedOut, UnknownTopicOrPartition
 from millstream.protocol.compression import compress
 from tests.client.consuming import new_topic
@@ -184,6 +198,81 @@ def test_a_record_sent_during_a_commit_is_refused_and_not_left_over(
             pass
     written = values_in(own_bootstrap, topic, isolation_level=1)[0]
     assert written == [b"%d" % number for _, number in accepted]
+
+
+def test_rows_that_wait_for_room_do_not_outlive_their_transaction(
+    own_bootstrap: str, topic: str, new_name: Name
+) -> None:
+    """Those that were not taken when it ended are refused; they must not slip into the next one."""
+
+    async def main() -> int:
+        async with AsyncProducer(
+            own_bootstrap, transactional_id=new_name("tid"), buffer_bytes=1 << 20
+        ) as producer:
+            producer.begin_transaction()
+            rows = asyncio.ensure_future(producer.send_batch(topic, [bytes(1000)] * 20_000))
+            async with asyncio.timeout(20):
+                while producer.buffered_bytes < 512 << 10:
+                    await asyncio.sleep(0)
+            await producer.commit_transaction(timeout=20)
+            producer.begin_transaction()
+            with pytest.raises(NoTransaction):
+                await asyncio.wait_for(rows, 20)
+            found = await asyncio.to_thread(values_in, own_bootstrap, topic, isolation_level=1)
+            await producer.commit_transaction(timeout=20)
+            assert producer.buffered_bytes == 0
+            return len(found[0])
+
+    before = run(main())
+    assert 0 < before < 20_000
+    assert len(values_in(own_bootstrap, topic, isolation_level=1)[0]) == before
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_offsets_that_are_being_sent_come_before_the_end(
+    own_bootstrap: str, topic: str, new_name: Name, is_commit: bool
+) -> None:
+    group, here = new_name("group"), TopicPartition(topic, 0)
+
+    async def main() -> None:
+        async with AsyncProducer(own_bootstrap, transactional_id=new_name("tid")) as producer:
+            await producer.partitions_of(topic)
+            producer.begin_transaction()
+            end = producer.commit_transaction if is_commit else producer.abort_transaction
+            async with asyncio.timeout(20):
+                await asyncio.gather(producer.send_offsets({here: 7}, group), end())
+            async with producer.transaction():
+                producer.send(topic, b"1")
+
+    run(main())
+    with Admin(own_bootstrap) as admin:
+        found = {where: each.offset for where, each in admin.group_offsets(group).items()}
+    assert found == ({here: 7} if is_commit else {})
+
+
+def test_offsets_that_were_given_up_half_way_leave_only_the_abort(
+    own_bootstrap: str, topic: str, new_name: Name
+) -> None:
+    """Nobody knows whether they will count: to commit without them would do the work twice."""
+
+    async def main() -> None:
+        async with AsyncProducer(own_bootstrap, transactional_id=new_name("tid")) as producer:
+            producer.begin_transaction()
+            await producer.send(topic, b"0")
+            offsets = {TopicPartition(topic, 0): 7}
+            sending = asyncio.ensure_future(producer.send_offsets(offsets, new_name("group")))
+            await asyncio.sleep(0)
+            sending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+            with pytest.raises(TransactionFailed):
+                await producer.commit_transaction(timeout=20)
+            await producer.abort_transaction(timeout=20)
+            async with producer.transaction():
+                producer.send(topic, b"1")
+
+    run(main())
+    assert values_in(own_bootstrap, topic, isolation_level=1) == [[b"1"]]
 
 
 def test_a_commit_whose_records_take_too_long_can_be_tried_again(
@@ -394,3 +483,24 @@ def test_names_that_no_topic_can_have(own_bootstrap: str, topic: str, name: Any)
             producer.send_batch(name, [b"x"])
         assert producer.send(topic, b"y").result(10).offset == 0
         assert producer.buffered_bytes == 0
+
+
+def test_a_signal_while_a_batch_is_begun_leaves_nothing_charged() -> None:
+    """The handler of a signal raises wherever it comes; what was not taken takes no room."""
+
+    def interrupted() -> float:
+        raise KeyboardInterrupt
+
+    buffer = RecordBuffer(
+        ProducerSettings(),
+        now_ms=lambda: 1,
+        monotonic=interrupted,
+        random=Random(1),
+        partition_function=None,
+    )
+    partition = Partition(0, 1, 0, (1,), (1,))
+    buffer.update(Topic("t", uuid4(), False, {0: partition}))
+    with pytest.raises(KeyboardInterrupt):
+        buffer.append("t", None, b"1", None, None, ())
+    assert buffer.used_bytes == 0
+    assert not buffer.incomplete

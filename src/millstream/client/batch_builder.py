@@ -44,7 +44,6 @@ class Batch(Outcome):
         "reserved_bytes",
         "span",
         "topic",
-        "transaction",
     )
 
     def __init__(
@@ -73,7 +72,6 @@ class Batch(Outcome):
         self.base_offset = NO_OFFSET
         self.log_append_time_ms = -1
         self.error: Exception | None = None
-        self.transaction: object = None
         self.span = 1.0
         """How far it is to the next number, for those that stand in its place."""
         self.parts: list[Batch] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -282,8 +283,11 @@ class AsyncProducer(TransactionalFace):
         self, topic: str, parts: list[Rows], partition: int | None, timeout: float | None
     ) -> Deliveries:
         sender = self._sender
+        check_open: Callable[[], object] = self._check_running
         if self.settings.transactional_id is not None:
-            self._open_transactions.check_open()
+            transactions = self._open_transactions
+            check_open = partial(transactions.check_open, transactions.number)
+        check_open()
         rows = RowSender(
             self._buffer,
             sender,
@@ -292,6 +296,7 @@ class AsyncProducer(TransactionalFace):
             ),
             function=self._partition_function,
             now_ms=self._clock.now_ms,
+            check_open=check_open,
         )
         return await rows.send(topic, parts, partition, Deadline(self._block_seconds(timeout) * 1000))
 

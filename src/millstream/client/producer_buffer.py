@@ -80,7 +80,6 @@ class RecordBuffer:
         self.has_full = False
         self.end: Exception | None = None
         """Once nobody sends any more: what whoever brings records is told."""
-        self.transaction: object = None
         self.on_work: Callable[[], object] = lambda: None
         self._settings = settings
         self._batch_bytes = settings.batch_bytes
@@ -174,17 +173,22 @@ class RecordBuffer:
         """A new open batch at the end of a line; the one that was open is full. The lock is held."""
         size = builder.limit if reserved_bytes is None else reserved_bytes
         self.reserve(size)
-        batch = Batch(line.topic, line.index, line.next_number, builder, size, self._monotonic())
-        batch.transaction = self.transaction
-        line.next_number += 1
-        if line.open is not None:
-            self.has_full = True
-        line.open = batch
-        line.queue.append(batch)
-        self.incomplete[batch] = None
-        self.active[line] = None
-        self.on_work()
-        return batch
+        batch: Batch | None = None
+        try:
+            batch = Batch(line.topic, line.index, line.next_number, builder, size, self._monotonic())
+            # From here to the queue nothing is called, so that a signal finds all of it done or nothing.
+            line.next_number += 1
+            if line.open is not None:
+                self.has_full = True
+            line.open = batch
+            self.incomplete[batch] = None
+            self.active[line] = None
+            line.queue.append(batch)
+            return batch
+        finally:
+            if batch is None:
+                self.used_bytes -= size
+            self.on_work()
 
     def reserve(self, more_bytes: int) -> None:
         if self.end is not None:
@@ -246,11 +250,9 @@ class RecordBuffer:
         place = self.topics.get(topic)
         if place is None:
             place = self.topics[topic] = TopicLines(topic)
-            self.on_work()
         delivery = Delivery(place.unplaced, 0, timestamp_ms)
         place.aside.append(_Aside(delivery, key, value, partition, timestamp_ms, headers, size))
-        if len(place.aside) == 1:
-            self.on_work()
+        self.on_work()
         return delivery
 
     def unknown_topics(self) -> list[str]:

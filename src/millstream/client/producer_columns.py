@@ -92,12 +92,14 @@ class RowSender:
         batch_bytes: int,
         function: PartitionFunction | None,
         now_ms: Callable[[], int],
+        check_open: Callable[[], object],
     ) -> None:
         self._buffer = buffer
         self._sender = sender
         self._batch_bytes = batch_bytes
         self._function = function
         self._now_ms = now_ms
+        self._check_open = check_open
 
     async def send(
         self, topic: str, parts: Iterable[Rows], partition: int | None, deadline: Deadline
@@ -153,6 +155,7 @@ class RowSender:
                 )
             await self._room(builder.size, deadline)
             with buffer.lock:
+                self._check_open()  # the transaction may have ended while there was no room
                 target = line if line is not None else buffer.stick(buffer.topics[topic])
                 batch = buffer.begin(target, builder, reserved_bytes=builder.size)
                 target.open = None  # it is as full as it will be

@@ -39,7 +39,6 @@ def split(batch: Batch) -> list[Batch]:
         )
         half.span = span
         half.attempts = 1
-        half.transaction = batch.transaction
         if batch.base_sequence != UNNUMBERED:
             half.producer_id, half.producer_epoch = batch.producer_id, batch.producer_epoch
             half.base_sequence = (batch.base_sequence + place * middle) % SEQUENCES

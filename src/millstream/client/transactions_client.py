@@ -42,6 +42,9 @@ FATAL = (
 """The transactional id is another's, or was never this producer's: nothing can be done any more."""
 
 
+UNDECIDED = "a commit was begun and nobody knows how it ended: commit again"
+
+
 class TransactionAborted(MillstreamError):
     """The record's transaction was aborted, and the record not written."""
 
@@ -84,10 +87,13 @@ class Transactions:
         self._flush = flush
         self.state = State.READY
         self.error: Exception | None = None
+        self.number = 0
+        """How many were begun: which one it is that rows on their way belong to."""
         self._is_started = False
         self._must_raise_epoch = False
         self._added: set[TopicPartition] = set()
         self._groups: set[str] = set()
+        self._committing: set[asyncio.Future[None]] = set()
         self._adding: asyncio.Task[None] | None = None
         self._wanted: set[TopicPartition] = set()
         self._max_block_ms = 60_000.0
@@ -103,11 +109,11 @@ class Transactions:
 
     # ---------------------------------------------------------------- for those who send
 
-    def check_open(self) -> None:
-        """Raise unless a record may be sent now."""
+    def check_open(self, number: int | None = None) -> None:
+        """Raise unless a record may be sent now; in the transaction of this number, if one is given."""
         if self.state is State.LOST:
             raise self._lost()
-        if self.state is not State.OPEN:
+        if self.state is not State.OPEN or number not in (None, self.number):
             raise NoTransaction(NoTransaction.__doc__)
         if self.error is not None:
             raise TransactionFailed(f"the transaction has to be aborted: {self.error}") from self.error
@@ -169,8 +175,11 @@ class Transactions:
     def begin(self) -> None:
         if self.state is State.LOST:
             raise self._lost()
+        if self.state is State.COMMITTING:
+            raise InvalidTxnState(UNDECIDED)
         if self.state is not State.READY:
             raise InvalidTxnState("a transaction is open already")
+        self.number += 1
         self.state = State.OPEN
         self.error = None
         self._is_started = self._must_raise_epoch = False
@@ -182,6 +191,8 @@ class Transactions:
         self.check_open()
         if not offsets:
             return
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._committing.add(done)
         try:
             if not self._coordinator.is_version_2 and group.group not in self._groups:
                 await self._coordinator.add_offsets(group.group, deadline)
@@ -191,6 +202,21 @@ class Transactions:
         except KafkaError as error:
             self._fail(error)
             raise
+        except asyncio.CancelledError:
+            # It may be on its way still, so that only an epoch that shuts it out may follow.
+            self._must_raise_epoch = True
+            self._fail(RequestTimedOut("sending offsets was given up half-way"))
+            raise
+        finally:
+            self._committing.discard(done)
+            done.set_result(None)
+
+    async def _offsets_sent(self, deadline: Deadline) -> None:
+        """Wait for those who send offsets at this moment: they must not come after the end."""
+        if self._committing:
+            _, left = await asyncio.wait(self._committing, timeout=deadline.remaining_ms / 1000)
+            if left:
+                raise RequestTimedOut(f"offsets were not sent in {deadline.timeout_ms:.0f} ms")
 
     async def commit(self, deadline: Deadline) -> None:
         """Write all records and commit.
@@ -215,6 +241,7 @@ class Transactions:
             self.state = State.FLUSHING
         try:
             await self._flush(deadline.remaining_ms / 1000)
+            await self._offsets_sent(deadline)
         finally:
             if self.state is State.FLUSHING:
                 self.state = State.OPEN
@@ -241,6 +268,8 @@ class Transactions:
         """Let everything since `begin` be as if it had not been sent."""
         if self.state is State.LOST:
             raise self._lost()
+        if self.state is State.COMMITTING:
+            raise InvalidTxnState(UNDECIDED)
         if self.state not in (State.OPEN, State.ABORTING):
             raise InvalidTxnState("no transaction is open")
         self.state = State.ABORTING
@@ -253,6 +282,7 @@ class Transactions:
             if not done:
                 raise RequestTimedOut(f"not aborted in {deadline.timeout_ms:.0f} ms")
         await settled(list(self._buffer.incomplete), deadline.remaining_ms / 1000)
+        await self._offsets_sent(deadline)
         if self._is_started:
             await self._end(deadline, is_commit=False)
         if self._must_raise_epoch and not self._coordinator.is_version_2:
