@@ -42,6 +42,33 @@ def test_a_topic_that_is_made_again_is_written_and_read(either_bootstrap: str, n
     run(main())
 
 
+def test_a_topic_that_is_made_again_may_be_smaller(either_bootstrap: str, new_name: Name) -> None:
+    topic = new_name("smaller")
+
+    async def main() -> None:
+        async with (
+            AsyncAdmin(either_bootstrap) as admin,
+            AsyncProducer(either_bootstrap, auto_create_topics=False, linger_ms=0) as producer,
+            asyncio.timeout(60),
+        ):
+            await admin.create_topic(topic, 3, replication_factor=1)
+            for partition in range(3):
+                await producer.send(topic, b"1", partition=partition)
+            await admin.delete_topic(topic)
+            await admin.create_topic(topic, 1, replication_factor=1)
+            waiting = producer.send(topic, b"2", partition=2)
+            assert (await producer.send(topic, b"2", partition=0)).offset == 0
+            with pytest.raises(UnknownTopicOrPartition, match=topic):
+                await waiting
+            for number in range(10):
+                delivered = await producer.send(topic, b"3", key=b"%d" % number)
+                assert (delivered.partition, delivered.offset) == (0, number + 1)
+            with pytest.raises(UnknownTopicOrPartition, match="0 to 0"):
+                producer.send(topic, b"4", partition=2)
+
+    run(main())
+
+
 def test_a_topic_that_is_gone_fails_its_records(either_bootstrap: str, new_name: Name) -> None:
     topic = new_name("gone")
 

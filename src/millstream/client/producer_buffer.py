@@ -14,6 +14,7 @@ from millstream.client.producer_delivery import Delivery, Unplaced
 from millstream.client.producer_line import Line
 from millstream.client.producer_settings import ProducerSettings
 from millstream.errors import MessageTooLarge, MillstreamError, UnknownTopicOrPartition
+from millstream.model import NO_UUID
 from millstream.protocol.client_kernel import BatchBuilder, partition_of
 from millstream.protocol.header import HEADER_SIZE
 
@@ -44,10 +45,11 @@ class _Aside(NamedTuple):
 class TopicLines:
     """A topic's lines; none, and its records set aside, until the topic is known."""
 
-    __slots__ = ("aside", "count", "lines", "name", "open_lines", "sticky", "unplaced")
+    __slots__ = ("aside", "count", "id", "lines", "name", "open_lines", "sticky", "unplaced")
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.id = NO_UUID
         self.lines: list[Line] = []
         self.count = 0
         self.open_lines: list[Line] = []
@@ -265,6 +267,8 @@ class RecordBuffer:
             place = self.topics.get(topic.name)
             if place is None:
                 place = self.topics[topic.name] = TopicLines(topic.name)
+            gone = self._shrink(place, topic) if topic.id != place.id else []
+            place.id = topic.id
             while place.count < len(topic.partitions):
                 place.lines.append(Line(topic.name, place.count))
                 place.count += 1
@@ -281,6 +285,22 @@ class RecordBuffer:
                 self.used_bytes -= record.reserved_bytes
                 self._place(topic.name, record)
         unplaced.moved()
+        if gone:
+            reason = f"topic {topic.name} was made anew and has partitions 0 to {place.count - 1} only"
+            self.drop(gone, UnknownTopicOrPartition(reason))
+
+    @staticmethod
+    def _shrink(place: TopicLines, topic: Topic) -> list[Line]:
+        """A topic that was made anew may have fewer partitions; the lines of those that are gone.
+
+        One that is the same never has: an answer that shows fewer is behind the times.
+        """
+        gone = place.lines[len(topic.partitions) :]
+        del place.lines[len(topic.partitions) :]
+        place.count = len(place.lines)
+        if place.sticky in gone:
+            place.sticky = None
+        return gone
 
     def _place(self, topic: str, record: _Aside) -> None:
         """Give a record its partition now. It was taken already, so the limit does not stop it."""
