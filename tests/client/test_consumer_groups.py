@@ -14,9 +14,11 @@ from bench.apache_kafka import KafkaBroker
 from millstream import AsyncConsumer, TopicPartition
 from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
+from millstream.client.group_offsets import fetch_committed
 from millstream.client.groups import describe_group
 from millstream.client.topics import add_partitions
 from millstream.errors import FencedInstanceId, StaleMemberEpoch, UnknownMemberId
+from millstream.protocol.messages import JoinGroupResponse
 from millstream.testing import Broker
 from tests.client.consuming import fill, new_topic, numbered, read, until
 
@@ -371,3 +373,55 @@ def test_groups_may_assign_by_hand_and_commit(run: Callable[[Body], None]) -> No
             assert consumer.group_metadata.group == f"hand-{topic}"
 
     run(body)
+
+
+def test_closing_while_the_group_waits_for_another_member(run: Callable[[Body], None]) -> None:
+    """A JoinGroup is answered when the slowest member has come: neither commits nor leaving wait for that."""
+
+    async def body(bootstrap: str) -> None:
+        topic = await new_topic(bootstrap, 2)
+        name = f"closing-{topic}"
+        for index in range(2):
+            await fill(bootstrap, topic, index, numbered(10))
+        first = member(bootstrap, name, auto_commit_interval_ms=300_000)
+        async with (
+            member(bootstrap, name) as second,
+            member(bootstrap, name) as third,
+            Cluster(bootstrap) as it,
+        ):
+            first.subscribe(topic)
+            await read(first, 20)
+            second.subscribe(topic)  # and never polls: it takes no partitions on, and joins no more
+            await until(lambda: len(first.assignment) == 1, first)
+            who = first.group_metadata.member_id
+
+            async def members() -> tuple[str, set[str]]:
+                group = await describe_group(it, name, Deadline(30_000))
+                return group.state, {each.member_id for each in group.members}
+
+            async with asyncio.timeout(30):
+                while (await members())[0] != "Stable":
+                    await asyncio.sleep(0.02)
+                third.subscribe(topic)
+                while not _joins(first):
+                    await asyncio.sleep(0.02)
+                assert (await members())[0] == "PreparingRebalance"
+                (kept,) = first.assignment
+                first.seek(kept, 3)
+                await asyncio.wait_for(first.close(timeout=300), 15)
+                assert who not in (await members())[1]
+                assert (await fetch_committed(it, name, Deadline(30_000)))[kept].offset == 3
+
+    run(body)
+
+
+def _joins(consumer: AsyncConsumer) -> bool:
+    """Whether a JoinGroup, and no short request, is out."""
+    group: Any = consumer._group
+    waiting = [
+        each.response
+        for task in consumer._coordinators._connections.values()
+        if task.done()
+        for each in task.result()._waiting
+    ]
+    return group is not None and JoinGroupResponse in waiting

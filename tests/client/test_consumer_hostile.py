@@ -158,6 +158,45 @@ def test_a_callback_that_was_cancelled_with_its_poll_is_called_again(own_bootstr
     asyncio.run(body())
 
 
+def test_partitions_are_not_gone_before_a_cancelled_callback_was_called_again(own_bootstrap: str) -> None:
+    async def body() -> None:
+        topic, other = await new_topic(own_bootstrap), await new_topic(own_bootstrap)
+        await fill(own_bootstrap, topic, 0, numbered(5))
+        heard: list[str] = []
+        is_slow = True
+
+        async def on_revoked(partitions: list[TopicPartition]) -> None:
+            assert consumer.assignment == set(partitions)
+            heard.append("begun")
+            if is_slow:
+                await asyncio.sleep(3600)
+            heard.append("done")
+
+        consumer = AsyncConsumer(
+            own_bootstrap,
+            group=f"g-{topic}",
+            offset_reset="earliest",
+            assignors=["range"],
+            heartbeat_interval_ms=100,
+        )
+        async with consumer, asyncio.timeout(30):
+            consumer.subscribe(topic)
+            assert offsets(await read(consumer, 5)) == list(range(5))
+            consumer.subscribe([topic, other], on_revoked=on_revoked)
+            while not heard:
+                try:
+                    await asyncio.wait_for(consumer.poll(timeout=5), 0.3)
+                except TimeoutError:
+                    pass
+            assert consumer.assignment == {(topic, 0)}
+            is_slow = False
+            while len(consumer.assignment) < 2:
+                await consumer.poll(timeout=0.1)
+            assert heard == ["begun", "begun", "done"]
+
+    asyncio.run(body())
+
+
 def test_closing_ends_a_poll_of_another_thread(own_bootstrap: str) -> None:
     """It brings nothing more, as a poll whose time is up; the next one says why."""
     topic = asyncio.run(new_topic(own_bootstrap))

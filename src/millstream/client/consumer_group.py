@@ -23,6 +23,9 @@ from millstream.client.topic_watch import TopicWatch
 from millstream.errors import KafkaError
 from millstream.model import TopicPartition
 
+COMMIT_SHARE = 0.75
+"""How much of the time for leaving the last commit may take: without a word the others wait for long."""
+
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:
@@ -51,7 +54,9 @@ class ConsumerGroup:
         self._options = options
         self._link = CoordinatorLink(coordinators, group, options.request_timeout_ms)
         self._watch = TopicWatch(cluster, options.metadata_max_age_ms, options.request_timeout_ms)
-        self._commits = Commits(self._link, lambda: self.identity)
+        # Not behind a JoinGroup, whose answer takes as long as the slowest member does.
+        commits = CoordinatorLink(cluster, group, options.request_timeout_ms)
+        self._commits = Commits(commits, lambda: self.identity)
         self._callbacks = Callbacks()
         self._membership: Membership | None = None
         self._seen = assignment.progress
@@ -96,7 +101,8 @@ class ConsumerGroup:
                 await self._commit_quietly(self.positions(self.owned), deadline)
             return
         try:
-            await self._revoke(self.owned, deadline, commits=commits)
+            in_time = deadline.sooner(deadline.remaining_ms * COMMIT_SHARE)
+            await self._revoke(self.owned, in_time, commits=commits)
         finally:
             self._membership = None
             await self._watch.close()
@@ -201,17 +207,21 @@ class ConsumerGroup:
             return
         if self._options.auto_commit and commits:
             await self._commit_quietly(self.positions(going), deadline)
-        try:
-            await _tell(self._callbacks.on_revoked, going)
-        finally:
-            self._remove(going)
+        await self._tell_and_remove(self._callbacks.on_revoked, going)
 
     async def _lose(self) -> None:
-        gone = self.owned
+        await self._tell_and_remove(self._callbacks.on_lost or self._callbacks.on_revoked, self.owned)
+
+    async def _tell_and_remove(self, callback: Callback | None, going: frozenset[TopicPartition]) -> None:
+        """A callback that is cancelled with its poll is called again by the next one; nothing goes before."""
         try:
-            await _tell(self._callbacks.on_lost or self._callbacks.on_revoked, gone)
-        finally:
-            self._remove(gone)
+            await _tell(callback, going)
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            self._remove(going)
+            raise
+        self._remove(going)
 
     async def _take_on(self, partitions: frozenset[TopicPartition]) -> None:
         self._assignment.add(sorted(partitions))

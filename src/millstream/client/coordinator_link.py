@@ -64,6 +64,12 @@ class CoordinatorLink:
         """The coordinator has moved."""
         self._node = -1
 
+    async def hang_up(self) -> None:
+        """Close a connection on which answers are still awaited: others would wait behind them."""
+        connection = self.cluster.open_connection(self._node)
+        if connection is not None and connection.in_flight:
+            await connection.close()
+
     async def pause(self) -> None:
         """Between two tries."""
         await asyncio.sleep(BACKOFF_MS * 2 / 1000)

@@ -102,6 +102,7 @@ class GroupMember:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._options.group_instance_id is None:
+            await self._link.hang_up()  # a JoinGroup may be waiting for other members
             await self._tell_leaving("the consumer was closed")
 
     async def _tell_leaving(self, reason: str) -> None:
