@@ -46,6 +46,7 @@ from millstream.client.transactions import (
     open_transactions,
     write_abort_marker,
 )
+from millstream.client.unclosed import MustClose
 from millstream.errors import KafkaError
 from millstream.model import TopicPartition
 
@@ -53,7 +54,7 @@ Kind: TypeAlias = Literal["topic", "broker", "group"]
 KINDS = {"topic": Resource.TOPIC, "broker": Resource.BROKER, "group": Resource.GROUP}
 
 
-class AsyncAdmin:
+class AsyncAdmin(MustClose):
     """Looks at a cluster and changes it. It belongs to one event loop.
 
         async with AsyncAdmin("localhost:9092") as admin:
@@ -76,6 +77,10 @@ class AsyncAdmin:
         self._request_timeout_ms = request_timeout_ms
         self._cluster = Cluster(bootstrap, client_id=client_id, must_answer_at_once=must_answer_at_once)
         self._is_closed = False
+        self._holds()
+
+    def _let_go(self) -> None:
+        self._cluster.abandon()
 
     async def __aenter__(self) -> AsyncAdmin:
         return self
@@ -88,6 +93,7 @@ class AsyncAdmin:
     async def close(self) -> None:
         """Close the connections."""
         self._is_closed = True
+        self._released()
         await self._cluster.close()
 
     def _deadline(self, timeout: float | None) -> Deadline:

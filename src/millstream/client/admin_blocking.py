@@ -20,11 +20,12 @@ from millstream.client.producer_identity import HandedOver
 from millstream.client.replicas import Reassignment
 from millstream.client.topics import BROKER_DEFAULT, Created
 from millstream.client.transactions import ListedTransaction, OpenTransaction, Transaction
+from millstream.client.unclosed import MustClose
 from millstream.errors import KafkaError
 from millstream.model import TopicPartition
 
 
-class Admin:
+class Admin(MustClose):
     """Looks at a cluster and changes it; what AsyncAdmin does, for threads that wait.
 
     with Admin("localhost:9092") as admin:
@@ -45,7 +46,12 @@ class Admin:
             request_timeout_ms=request_timeout_ms,
             must_answer_at_once=must_answer_at_once,
         )
+        self._core._released()
         self._thread = LoopThread("millstream-admin")
+        self._holds()
+
+    def _let_go(self) -> None:
+        self._thread.abandon(self._core.close)
 
     def __enter__(self) -> Admin:
         return self
@@ -57,6 +63,7 @@ class Admin:
 
     def close(self) -> None:
         """Close the connections."""
+        self._released()
         if not self._thread.is_closed:
             try:
                 self._thread.run(self._core.close())

@@ -106,6 +106,14 @@ class Cluster:
             if isinstance(result, Connection):
                 await result.close()
 
+    def abandon(self) -> None:
+        """Close every connection without waiting, from any thread: whoever had them is gone."""
+        self._is_closed = True
+        for task in self._connections.values():
+            loop = task.get_loop()
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_abandon, task)
+
     # ---------------------------------------------------------------- connections
 
     async def connection(self, node_id: int, deadline: Deadline) -> Connection:
@@ -316,6 +324,12 @@ def _asked(name: str) -> MetadataRequest.MetadataRequestTopic:
 
 def _is_open(task: asyncio.Task[Connection]) -> bool:
     return not task.cancelled() and task.exception() is None and task.result().is_open
+
+
+def _abandon(task: asyncio.Task[Connection]) -> None:
+    task.cancel()
+    if task.done() and _is_open(task):
+        task.result().abort()
 
 
 def _take_exception(task: asyncio.Task[Connection]) -> None:

@@ -30,6 +30,7 @@ from millstream.client.poll_point import PollPoint
 from millstream.client.record import ReadBatch
 from millstream.client.serializers import Deserializer, Format, deserializer_of
 from millstream.client.subscription import NOT_KNOWN, Assignment, PartitionState
+from millstream.client.unclosed import MustClose
 from millstream.errors import RequestTimedOut
 from millstream.model import TopicPartition
 from millstream.protocol.consumer_kernel import Record
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 Offsets = Mapping[TopicPartition, "int | Committed"]
 
 
-class AsyncConsumer(ConsumerQueries):
+class AsyncConsumer(ConsumerQueries, MustClose):
     """Reads records. It belongs to one event loop and one task; make it inside a coroutine.
 
         async with AsyncConsumer("localhost:9092", group="billing") as consumer:
@@ -138,6 +139,17 @@ class AsyncConsumer(ConsumerQueries):
         self._will_pump = False
         self._is_closed = False
         self._is_over = False
+        self._holds()
+
+    def _let_go(self) -> None:
+        for cluster in self._clusters:
+            cluster.abandon()
+
+    async def _vanish(self) -> None:
+        """Close when nobody is left to be called back."""
+        if self._group is not None:
+            self._group.forget_callbacks()
+        await self.close(commits=False)
 
     async def __aenter__(self) -> AsyncConsumer:
         return self
@@ -155,6 +167,7 @@ class AsyncConsumer(ConsumerQueries):
         if self._is_closed:
             return
         self._is_closed = True
+        self._released()
         self._flow.end()
         deadline = self._deadline(timeout)
         try:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     import pyarrow
 
 ENOUGH_ROWS = 4096
-"""With fewer rows than these, what is ready of other partitions is added."""
+ENOUGH_BYTES = 16 * 1024 * 1024
+"""With less than these, what is ready of other partitions is added."""
 
 
 def _pyarrow() -> Any:
@@ -52,9 +53,10 @@ def take_arrow(assignment: Assignment) -> pyarrow.RecordBatch:
     """What lies ready, at least one answer of one partition; no rows where nothing does."""
     pa = _pyarrow()
     batches: list[Any] = []
-    rows = 0
-    while assignment.ready and rows < ENOUGH_ROWS:
+    rows = size = 0
+    while assignment.ready and rows < ENOUGH_ROWS and size < ENOUGH_BYTES:
         reader = assignment.ready[0]
+        assignment.note(reader)
         if not reader.is_done:
             try:
                 columns = _columns(reader)
@@ -62,10 +64,13 @@ def take_arrow(assignment: Assignment) -> pyarrow.RecordBatch:
                 if batches:
                     break  # what was taken comes first; the next call meets the bad ones
                 raise
+            if batches and len(columns.keys.data) + len(columns.values.data) > ENOUGH_BYTES:
+                break  # it comes by itself: an Arrow column has a limit
             reader.skip(columns.next_offset)
             if len(columns):
                 batches.append(to_arrow(columns, reader.topic, reader.partition))
                 rows += len(columns)
+                size += batches[-1].nbytes
         if reader.is_done:
             assignment.finish(reader)
     if len(batches) == 1:

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from millstream.client.consumer import AsyncConsumer, Offsets, check_max_records
 from millstream.client.consumer_options import ConsumerArguments
-from millstream.client.face import LoopThread, tell_of_fork
+from millstream.client.face import Call, LoopThread, tell_of_fork
 from millstream.client.group_metadata import GroupMetadata
 from millstream.client.group_offsets import Committed
 from millstream.client.offsets import Found
 from millstream.client.record import ReadBatch
+from millstream.client.unclosed import MustClose
 from millstream.model import TopicPartition
 from millstream.protocol.consumer_kernel import Record
 
@@ -35,7 +36,27 @@ Calls = SimpleQueue[tuple[Listener, list[TopicPartition], asyncio.Future[Any]] |
 """Callbacks that the caller's thread is to call; None when what it waits for is done."""
 
 
-class Consumer:
+class Desk:
+    """Where callbacks are left for the thread that waits. They hold this and not the consumer, which would
+    otherwise never be freed."""
+
+    def __init__(self) -> None:
+        self.calls: Calls = SimpleQueue()
+
+    def heard(self, listener: Listener | None) -> Any:
+        """A callback for the core that is called in the thread of whoever polls."""
+        if listener is None:
+            return None
+
+        async def call(partitions: list[TopicPartition]) -> None:
+            answer = asyncio.get_running_loop().create_future()
+            self.calls.put((listener, partitions, answer))
+            await answer
+
+        return call
+
+
+class Consumer(MustClose):
     """Reads records; what AsyncConsumer does, for one thread that waits.
 
         with Consumer("localhost:9092", group="billing") as consumer:
@@ -54,14 +75,20 @@ class Consumer:
             return AsyncConsumer(bootstrap, **options)
 
         self._thread = LoopThread("millstream-consumer")
-        self._calls: Calls = SimpleQueue()
+        self._desk = Desk()
         try:
             self._core = self._thread.run(make())
         except BaseException:
             self._thread.close()
             raise
         self._flow = self._core._flow
+        self._taken = self._core._assignment
         tell_of_fork(self)
+        self._core._released()
+        self._holds()
+
+    def _let_go(self) -> None:
+        self._thread.abandon(self._core._vanish)
 
     def _forked(self) -> None:
         """Called in a process that was forked off: what was fetched ahead is the other process's to read."""
@@ -80,10 +107,11 @@ class Consumer:
 
         A block that is left by an error commits nothing more: the record at hand may not be done.
         """
+        self._released()
         if self._thread.is_closed:
             return
         try:
-            self._serve(self._core.close(timeout, commits=commits))
+            self._serve(lambda: self._core.close(timeout, commits=commits))
         finally:
             self._thread.close()
 
@@ -97,26 +125,34 @@ class Consumer:
 
         return self._thread.run(call())
 
-    def _serve(self, work: Coroutine[Any, Any, T]) -> T:
+    def _serve(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on the loop and, while waiting, call back whom it wants called."""
         if self._thread.is_closed:
-            work.close()
             raise self._thread.closed("the consumer")
         calls: Calls = SimpleQueue()
-        outer, self._calls = self._calls, calls
-        future = asyncio.run_coroutine_threadsafe(work, self._thread.loop)
-        future.add_done_callback(lambda _: calls.put(None))
+        served = Call(self._thread.loop, work, lambda: calls.put(None))
+        outer = self._desk.calls
         try:
+            self._desk.calls = calls
+            served.start()
             while (call := calls.get()) is not None:
                 self._answer(*call)
-            return future.result()
-        except CancelledError:
+            return served.result()
+        except asyncio.CancelledError:
             raise self._thread.closed("the consumer") from None  # by another thread, meanwhile
         except BaseException:
-            future.cancel()
+            served.give_up()
             raise
         finally:
-            self._calls = outer
+            self._desk.calls = outer
+
+    def _take_back(self) -> None:
+        """A poll failed, or a signal came: what it took, the next one hands out.
+
+        On the loop, behind what gives up the poll there: until then that one may still take something.
+        """
+        if not self._thread.is_closed:
+            self._do(self._taken.take_back)
 
     def _answer(
         self, listener: Listener, partitions: list[TopicPartition], answer: asyncio.Future[Any]
@@ -127,18 +163,6 @@ class Consumer:
             self._thread.call_soon(_settle, answer, error)
         else:
             self._thread.call_soon(_settle, answer, None)
-
-    def _heard(self, listener: Listener | None) -> Any:
-        """A callback for the core that is called in the thread of whoever polls."""
-        if listener is None:
-            return None
-
-        async def call(partitions: list[TopicPartition]) -> None:
-            answer = asyncio.get_running_loop().create_future()
-            self._calls.put((listener, partitions, answer))
-            await answer
-
-        return call
 
     # ---------------------------------------------------------------- what to read
 
@@ -152,9 +176,9 @@ class Consumer:
     ) -> None:
         """Read topics together with the other members of the group; AsyncConsumer.subscribe tells more."""
         heard = {
-            "on_assigned": self._heard(on_assigned),
-            "on_revoked": self._heard(on_revoked),
-            "on_lost": self._heard(on_lost),
+            "on_assigned": self._desk.heard(on_assigned),
+            "on_revoked": self._desk.heard(on_revoked),
+            "on_lost": self._desk.heard(on_lost),
         }
         self._do(lambda: self._core.subscribe(topics, **heard))
 
@@ -164,7 +188,7 @@ class Consumer:
 
     def unsubscribe(self, timeout: float | None = None) -> None:
         """Read nothing any more; leave the group."""
-        self._serve(self._core.unsubscribe(timeout))
+        self._serve(lambda: self._core.unsubscribe(timeout))
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
@@ -193,23 +217,44 @@ class Consumer:
     def poll(self, max_records: int = 500, timeout: float = 1.0) -> list[Record]:
         """The next records, at most so many; an empty list if none come within `timeout` seconds."""
         check_max_records(max_records)
-        return self._flow.take(max_records) or self._serve(self._core.poll(max_records, timeout))
+        try:
+            records = self._flow.take(max_records)
+            if not records:
+                records = self._serve(lambda: self._core.poll(max_records, timeout))
+            self._taken.taking = {}  # no signal comes between this and the return, since nothing is called
+            return records
+        except BaseException:
+            self._take_back()
+            raise
 
     def __iter__(self) -> Iterator[Record]:
         """Record after record, until the consumer is closed. A commit covers those handed out."""
         return self._flow.iterate(self._until_ready)
 
     def _until_ready(self) -> bool:
-        return not self._thread.is_closed and self._serve(self._flow.until_ready())
+        return not self._thread.is_closed and self._serve(self._flow.until_ready)
 
     def poll_arrow(self, timeout: float = 1.0) -> pyarrow.RecordBatch:
         """The next records by the column; AsyncConsumer.poll_arrow tells more."""
-        batch = self._flow.take_arrow()
-        return batch if batch is not None else self._serve(self._core.poll_arrow(timeout))
+        try:
+            batch = self._flow.take_arrow()
+            if batch is None:
+                batch = self._serve(lambda: self._core.poll_arrow(timeout))
+            self._taken.taking = {}
+            return batch
+        except BaseException:
+            self._take_back()
+            raise
 
     def poll_batches(self, timeout: float = 1.0) -> list[ReadBatch]:
         """The next records by the batch; AsyncConsumer.poll_batches tells more."""
-        return self._serve(self._core.poll_batches(timeout))
+        try:
+            batches = self._serve(lambda: self._core.poll_batches(timeout))
+            self._taken.taking = {}
+            return batches
+        except BaseException:
+            self._take_back()
+            raise
 
     # ---------------------------------------------------------------- positions and commits
 

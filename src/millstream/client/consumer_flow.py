@@ -24,7 +24,8 @@ class RecordFlow:
     """From what lies ready to the caller. What is due at a poll comes before the next record.
 
     The coroutines run on the event loop. What is not a coroutine may run in the thread of a caller that
-    blocks: it only takes what lies ready, and takes nothing while something is due.
+    blocks: it only takes what lies ready, and takes nothing while something is due. What a poll took until
+    a signal or an error ended it is handed out by the next one.
     """
 
     def __init__(self, assignment: Assignment, poll_point: PollPoint) -> None:
@@ -46,25 +47,35 @@ class RecordFlow:
     async def poll(self, max_records: int, deadline: Deadline) -> list[Record]:
         if self._assignment.has_room_again:
             await self._let_fetch()
-        records = self.take(max_records)
-        while not records and not self._has_ended:
-            await self._poll_point.attend()
-            records = self._assignment.take(max_records)
-            if records or deadline.has_passed:
-                break
-            await self._poll_point.wait(deadline.remaining_ms / 1000)
-        return records
+        self._assignment.taking = {}
+        try:
+            records = self.take(max_records)
+            while not records and not self._has_ended:
+                await self._poll_point.attend()
+                records = self._assignment.take(max_records)
+                if records or deadline.has_passed:
+                    break
+                await self._poll_point.wait(deadline.remaining_ms / 1000)
+            return records
+        except BaseException:
+            self._assignment.take_back()
+            raise
 
     async def poll_batches(self, deadline: Deadline) -> list[ReadBatch]:
         if self._assignment.has_room_again:
             await self._let_fetch()
-        while not self._has_ended:
-            await self._poll_point.attend()
-            batches = self._assignment.take_batches(ENOUGH_RECORDS)
-            if batches or deadline.has_passed:
-                return batches
-            await self._poll_point.wait(deadline.remaining_ms / 1000)
-        return []
+        self._assignment.taking = {}
+        try:
+            while not self._has_ended:
+                await self._poll_point.attend()
+                batches = self._assignment.take_batches(ENOUGH_RECORDS)
+                if batches or deadline.has_passed:
+                    return batches
+                await self._poll_point.wait(deadline.remaining_ms / 1000)
+            return []
+        except BaseException:
+            self._assignment.take_back()
+            raise
 
     @staticmethod
     async def _let_fetch() -> None:
@@ -89,13 +100,18 @@ class RecordFlow:
         from millstream.client.consumer_arrow import take_arrow
 
         await self._let_fetch()
-        while True:
-            if self._poll_point.is_due:
-                await self._poll_point.attend()
-            batch = take_arrow(self._assignment)
-            if batch.num_rows or deadline.has_passed or self._has_ended:
-                return batch
-            await self._poll_point.wait(deadline.remaining_ms / 1000)
+        self._assignment.taking = {}
+        try:
+            while True:
+                if self._poll_point.is_due:
+                    await self._poll_point.attend()
+                batch = take_arrow(self._assignment)
+                if batch.num_rows or deadline.has_passed or self._has_ended:
+                    return batch
+                await self._poll_point.wait(deadline.remaining_ms / 1000)
+        except BaseException:
+            self._assignment.take_back()
+            raise
 
     async def until_ready(self) -> bool:
         """Do what is due and wait for records; false at the end."""

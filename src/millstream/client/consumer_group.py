@@ -93,6 +93,10 @@ class ConsumerGroup:
         self._membership.subscribe(subscription)
         self._membership.start()
 
+    def forget_callbacks(self) -> None:
+        """Tell nobody any more what comes and goes."""
+        self._callbacks = Callbacks()
+
     async def leave(self, deadline: Deadline, *, commits: bool = True) -> None:
         """Commit where that is the consumer's task, give up all partitions, and leave the group."""
         membership = self._membership

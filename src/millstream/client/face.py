@@ -7,7 +7,7 @@ import concurrent.futures
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 from millstream.errors import MillstreamError, RequestTimedOut
@@ -39,6 +39,56 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
+class Call(Generic[T]):
+    """A coroutine that runs on a loop for a thread that waits for it.
+
+    The thread may give it up at any moment, a signal having come, even before the loop has heard of it.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        work: Callable[[], Coroutine[Any, Any, T]],
+        on_done: Callable[[], object],
+    ) -> None:
+        self._loop = loop
+        self._work = work
+        self._on_done = on_done
+        self._task: asyncio.Task[T] | None = None
+        self._is_given_up = False
+
+    def start(self) -> None:
+        self._loop.call_soon_threadsafe(self._begin)
+
+    def _begin(self) -> None:
+        if not self._is_given_up:
+            self._task = self._loop.create_task(self._work())
+            self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[T]) -> None:
+        if not task.cancelled():
+            task.exception()  # taken, though nobody may ask any more
+        self._on_done()
+
+    def result(self) -> T:
+        """What came of it, once it is done."""
+        if self._task is None:
+            raise RuntimeError("it was given up before it began")
+        return self._task.result()
+
+    def give_up(self) -> None:
+        """Nobody waits any more."""
+        self._is_given_up = True
+        try:
+            self._loop.call_soon_threadsafe(self._cancel)
+        except RuntimeError:
+            pass  # the loop is closed, and has cancelled it
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
 class LoopThread:
     """Runs coroutines for threads that block until they are done.
 
@@ -51,6 +101,7 @@ class LoopThread:
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._is_closed = False
         self._is_elsewhere = False
+        self._last: asyncio.Task[None] | None = None
         tell_of_fork(self)
         self._thread.start()
 
@@ -81,11 +132,11 @@ class LoopThread:
         try:
             self._loop.run_forever()
         finally:
-            tasks = asyncio.all_tasks(self._loop)
-            for task in tasks:
-                task.cancel()
-            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            while tasks := asyncio.all_tasks(self._loop):
+                for task in tasks:
+                    task.cancel()
+                self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
             self._loop.close()
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
@@ -127,6 +178,18 @@ class LoopThread:
         self._loop.call_soon_threadsafe(self._loop.stop)
         if not self.is_current:
             self._thread.join()
+
+    def abandon(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run one last coroutine and end, without anyone waiting for it: its owner is gone."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+
+        def end() -> None:
+            self._last = self._loop.create_task(work())
+            self._last.add_done_callback(lambda _: self._loop.stop())
+
+        self._loop.call_soon_threadsafe(end)
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:

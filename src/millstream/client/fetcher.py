@@ -102,7 +102,7 @@ class Fetcher:
         stale: set[str] = set()
         later = now + 3600.0
         by_node: dict[int, dict[PartitionState, Partition]] = defaultdict(dict)
-        has_room = self._has_room()
+        has_room = self._assignment.buffered_bytes < self._options.buffer_bytes
         for state in self._assignment:
             if state.is_fetching or state.is_paused or len(state.readers) >= AHEAD:
                 continue
@@ -144,12 +144,6 @@ class Fetcher:
             if flight.task is not None and not flight.is_awaited:
                 flight.task.cancel()  # pump is called again when it has ended
                 return
-
-    def _has_room(self) -> bool:
-        held = sum(
-            reader.size_bytes for state in self._assignment if state.is_paused for reader in state.readers
-        )
-        return self._assignment.buffered_bytes - held < self._options.buffer_bytes
 
     def _known(self, partition: TopicPartition) -> Partition | None:
         """A partition whose leader can be asked."""

@@ -24,6 +24,7 @@ from millstream.client.producer_settings import ProducerOptions, ProducerSetting
 from millstream.client.producer_transactions import TransactionalFace
 from millstream.client.serializers import Serializer, serializer_of
 from millstream.client.transactions_client import Transactions
+from millstream.client.unclosed import MustClose
 from millstream.clock import Clock, SystemClock
 from millstream.errors import RequestTimedOut
 from millstream.model import TopicPartition
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 CLOSE_SECONDS = 30.0
 
 
-class AsyncProducer(TransactionalFace):
+class AsyncProducer(TransactionalFace, MustClose):
     """Writes records, in order and each once.
 
         async with AsyncProducer("localhost:9092") as producer:
@@ -119,6 +120,7 @@ class AsyncProducer(TransactionalFace):
             self._loop = asyncio.get_running_loop()
             self._has_room = self._loop.create_future()
             self._has_room.set_result(None)
+            self._holds()
             self._running = sender = Sender(self._cluster, self._buffer, self.settings, self._identity)
             self._buffer.on_work = sender.wake
             if self.settings.transactional_id is not None:
@@ -144,6 +146,9 @@ class AsyncProducer(TransactionalFace):
         sender.answers.may_retry = transactions.may_retry
         self._transactions = transactions
 
+    def _let_go(self) -> None:
+        self._cluster.abandon()
+
     async def __aenter__(self) -> Self:
         return await self.start()
 
@@ -159,10 +164,12 @@ class AsyncProducer(TransactionalFace):
         """
         if self._is_closed:
             return
+        self._released()
+        deadline = Deadline(timeout * 1000)
         try:
             if self._running is not None and timeout > 0:
-                await self._abort_at_the_end(timeout)
-                await self.flush(timeout)
+                await self._abort_at_the_end(deadline)
+                await self.flush(deadline.remaining_ms / 1000)
         except RequestTimedOut:
             pass  # each delivery says so
         finally:

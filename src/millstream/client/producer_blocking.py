@@ -22,6 +22,7 @@ from millstream.client.producer_delivery import Delivery
 from millstream.client.producer_identity import HandedOver
 from millstream.client.producer_settings import ProducerOptions, ProducerSettings
 from millstream.client.transactions_client import TransactionFailed
+from millstream.client.unclosed import MustClose
 from millstream.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -30,7 +31,29 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Producer:
+class Waker:
+    """Has the sender look at its lines, from any thread; many calls until it does are one.
+
+    The buffer holds this and not the producer, which would otherwise never be freed.
+    """
+
+    def __init__(self, thread: LoopThread, core: AsyncProducer) -> None:
+        self._thread = thread
+        self._core = core
+        self._is_due = False
+
+    def __call__(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._thread.call_soon(self._woken)
+
+    def _woken(self) -> None:
+        self._is_due = False
+        if not self._core._is_closed:
+            self._core._sender.wake()
+
+
+class Producer(MustClose):
     """Writes records, in order and each once. May be used by many threads.
 
         with Producer("localhost:9092") as producer:
@@ -50,7 +73,6 @@ class Producer:
         self._serialize_key, self._serialize = self._core.serializers
         self._is_closed = False
         self._thread = LoopThread("millstream-producer")
-        self._wake_is_due = False
         tell_of_fork(self)
         try:
             self._thread.run(self._start(), self._max_block)
@@ -58,11 +80,17 @@ class Producer:
             self._is_closed = True
             self._thread.close()
             raise
+        self._holds()
 
     async def _start(self) -> None:
         await self._core.start()
+        self._core._released()
         self._append = self._core._append
-        self._buffer.on_work = self._wake
+        self._buffer.on_work = Waker(self._thread, self._core)
+
+    def _let_go(self) -> None:
+        self._is_closed = True
+        self._thread.abandon(self._core.close)
 
     @property
     def settings(self) -> ProducerSettings:
@@ -71,17 +99,6 @@ class Producer:
     @property
     def _max_block(self) -> float:
         return self.settings.max_block_ms / 1000
-
-    def _wake(self) -> None:
-        """Have the sender look at its lines; many calls until it does are one."""
-        if not self._wake_is_due:
-            self._wake_is_due = True
-            self._thread.call_soon(self._woken)
-
-    def _woken(self) -> None:
-        self._wake_is_due = False
-        if not self._core._is_closed:
-            self._core._sender.wake()
 
     # ---------------------------------------------------------------- records
 
@@ -270,6 +287,7 @@ class Producer:
         if self._thread.is_current:
             raise RuntimeError("a delivery's callback cannot close its producer, which would wait for itself")
         self._is_closed = True
+        self._released()
         try:
             self._thread.run(self._core.close(timeout), timeout + CLOSE_SECONDS)
         finally:

@@ -91,11 +91,11 @@ class TransactionalFace:
         deadline = Deadline(self._block_seconds(timeout) * 1000)
         await self._open_transactions.send_offsets(offsets, member, deadline)
 
-    async def _abort_at_the_end(self, timeout: float) -> None:
+    async def _abort_at_the_end(self, deadline: Deadline) -> None:
         """Abort what is open when the producer is closed, as well as it goes; the cluster would, later."""
         if self._transactions is not None and self._transactions.state is State.OPEN:
             try:
-                await self._transactions.abort(Deadline(timeout * 1000))
+                await self._transactions.abort(deadline)
             except KafkaError:
                 pass
 

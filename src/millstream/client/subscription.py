@@ -106,10 +106,9 @@ class Assignment:
         self._on_changed = on_changed
         self.ready: deque[RecordReader] = deque()
         self.has_room_again = False
-        # Each is written by one thread only.
-        self._put_bytes = 0
-        self._dropped_bytes = 0
-        self._taken_bytes = 0
+        self.taking: dict[PartitionState, tuple[int, int, int]] = {}
+        """Where the poll that is under way began in each partition: turn, position and its leader epoch."""
+        self._taken = 0
 
     def __iter__(self) -> Iterator[PartitionState]:
         return iter(self._states.values())
@@ -135,14 +134,19 @@ class Assignment:
 
     @property
     def buffered_bytes(self) -> int:
-        """How much was fetched and not yet taken."""
-        return self._put_bytes - self._dropped_bytes - self._taken_bytes
+        """How much was fetched and not yet taken, of partitions that are not paused.
+
+        It is counted anew: a signal in the caller's thread may leave a running sum half-way.
+        """
+        return sum(
+            reader.size_bytes for state in self if not state.is_paused for reader in tuple(state.readers)
+        )
 
     @property
     def progress(self) -> tuple[int, int]:
         """Something that changes whenever a record is taken."""
         head = next(iter(self.ready.copy()), None)
-        return self._taken_bytes, -1 if head is None else head.position
+        return self._taken, -1 if head is None else head.position
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
         """Begin to read partitions, each where its group is or as the reset policy says."""
@@ -155,28 +159,20 @@ class Assignment:
         for partition in partitions:
             state = self._states.pop(partition, None)
             if state is not None:
-                self._drop(state)
                 state.is_live = False
                 state.seek(NOT_KNOWN)
         self.refresh()
 
     def seek(self, partition: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
         """Go on at an offset."""
-        state = self[partition]
-        self._drop(state)
-        state.seek(offset, leader_epoch)
+        self[partition].seek(offset, leader_epoch)
         self.refresh()
 
     def seek_by(self, partitions: Iterable[TopicPartition], time_ms: int | None) -> None:
         """Go on at a time, EARLIEST or LATEST, or (None) where the group is."""
         for partition in list(partitions):
-            state = self[partition]
-            self._drop(state)
-            state.seek_by(time_ms)
+            self[partition].seek_by(time_ms)
         self.refresh()
-
-    def _drop(self, state: PartitionState) -> None:
-        self._dropped_bytes += sum(reader.size_bytes for reader in list(state.readers))
 
     def refresh(self) -> None:
         """Hand out what lies ready, and only that, after a seek, a pause or a change of partitions."""
@@ -198,15 +194,27 @@ class Assignment:
         state: PartitionState = reader.owner
         return state.is_live and not state.is_paused and reader in state.readers
 
+    def take_back(self) -> None:
+        """Let what a poll took, and the caller never got, be handed out again."""
+        taking, self.taking = self.taking, {}
+        for state, (turn, position, leader_epoch) in taking.items():
+            if state.is_live and state.turn == turn and state.position != position:
+                self.seek(state.partition, position, leader_epoch)
+
     def put(self, state: PartitionState, reader: RecordReader) -> None:
         """What a Fetch brought from a partition."""
         state.readers.append(reader)
-        self._put_bytes += reader.size_bytes
         state.fetch_position = reader.end_offset
         if not state.is_paused:
             self.ready.append(reader)
 
     # ---------------------------------------------------------------- the caller's thread
+
+    def note(self, reader: RecordReader) -> None:
+        """Remember where a partition is before records are taken from it: `take_back` goes back there."""
+        state: PartitionState = reader.owner
+        if state not in self.taking:
+            self.taking[state] = state.turn, state.position, state.consumed_epoch
 
     def take(self, count: int) -> list[Record]:
         """At most so many records of those that lie ready."""
@@ -214,6 +222,7 @@ class Assignment:
         records: list[Record] = []
         while ready and count > 0:
             reader = ready[0]
+            self.note(reader)
             taken = reader.take(count) if not records else self._take_after(reader, count)
             count -= len(taken)
             records = records + taken if records else taken
@@ -227,6 +236,7 @@ class Assignment:
         found: list[ReadBatch] = []
         while self.ready and least > 0:
             reader = self.ready[0]
+            self.note(reader)
             try:
                 records = reader.take_batch()
             except Exception:
@@ -251,14 +261,17 @@ class Assignment:
             return []
 
     def finish(self, reader: RecordReader) -> None:
-        """All of a reader's records were taken."""
+        """All of a reader's records were taken.
+
+        A signal may end this anywhere. What is still the first of `ready` then is finished once more.
+        """
         state: PartitionState = reader.owner
-        if self.ready and self.ready[0] is reader:
-            self.ready.popleft()
         if state.readers and state.readers[0] is reader:
             if reader.leader_epoch >= 0:
                 state.position_epoch = reader.leader_epoch
             state.readers.popleft()
-            self._taken_bytes += reader.size_bytes
+            self._taken += 1
+        if self.ready and self.ready[0] is reader:
+            self.ready.popleft()
         self.has_room_again = True
         self._on_taken()

@@ -258,6 +258,9 @@ def _open(r: RecordReader) -> cython.bint:
     except CorruptMessage as error:
         r.batches = readable_batches(r.data, r.position, r.aborted, False, False)
         raise BadRecords(f"partition {r.topic}-{r.partition}, {error.message}") from None
+    except BaseException:  # a signal's, say: a generator in which one was raised has ended
+        r.batches = readable_batches(r.data, r.position, r.aborted, False, False)
+        raise
     r.header = header
     r.payload = payload
     if cython.compiled:
