@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
 import time
+
+import pytest
 
 from millstream.testing import Broker
 from tests.cli.conftest import CommandLine
@@ -134,3 +137,21 @@ def test_a_progress_bar_only_for_a_person() -> None:
         assert terminal.end() == 0
         assert "records" in terminal.shown
         assert "/10" in terminal.shown
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["produce", "-n", "8000", "-r", "8000"], ["latency", "-n", "800", "-r", "800"]],
+    ids=lambda w: w[0],
+)
+def test_perf_shows_a_live_line_to_a_person(
+    cli_broker: Broker, millstream: CommandLine, new_name: Name, words: list[str]
+) -> None:
+    name = new_name("live")
+    millstream("topic", "create", name)
+    kind, *options = words
+    with Terminal("perf", kind, name, *options, bootstrap=cli_broker.bootstrap) as terminal:
+        assert terminal.end() == 0
+        live, _, summary = terminal.shown.rpartition("\r")
+    assert re.search(r"\r[\d,]+ records  [\d,]+/s  [\d,.]+ MB/s  p50 [\d.]+ ms  p99 [\d.]+ ms", live)
+    assert "p50" in summary

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from datetime import UTC, datetime
 from typing import Any
 
@@ -44,6 +45,25 @@ def test_a_list_of_values(either_bootstrap: str, topic: Make) -> None:
         assert (each.topic, each.partition, each.offset) == (name, 0, offset)
         offset += each.count
     assert len(batches_in(either_bootstrap, name)) < 10
+
+
+def test_callbacks_of_many(either_bootstrap: str, topic: Make) -> None:
+    name = topic(3)
+    told: list[Any] = []
+    heard = threading.Event()
+    with Producer(either_bootstrap, linger_ms=0) as producer:
+        deliveries = producer.send_batch(name, [bytes(1000)] * 2000, keys=[b"%d" % i for i in range(2000)])
+        deliveries.add_done_callback(told.append)
+        deliveries.add_done_callback(lambda _: heard.set())
+        assert heard.wait(30)
+        assert told == [deliveries]
+        assert deliveries.done()
+        assert sum(each.count for each in deliveries.result(0)) == 2000
+        deliveries.add_done_callback(told.append)
+        assert told == [deliveries] * 2
+        failed = producer.send_batch(name, [b"1"] * 10)
+        failed.add_done_callback(lambda it: told.append(it.written()))
+    assert [each.count for each in told[2]] == [10]
 
 
 def test_columns_of_a_list(either_bootstrap: str, topic: Make) -> None:

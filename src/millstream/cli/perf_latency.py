@@ -11,7 +11,7 @@ import click
 
 from millstream.cli.options import client_options, complete_topics
 from millstream.cli.output import print_json
-from millstream.cli.perf_meter import summary_ms
+from millstream.cli.perf_meter import Meter, summary_ms
 from millstream.cli.session import run
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ async def _measure(
     from millstream import AsyncConsumer, AsyncProducer
 
     acknowledged: list[float] = []
-    read: list[float] = []
+    meter = Meter("read")
+    read = meter.samples
     padding = bytes(size - STAMP_BYTES)
 
     async with (
@@ -87,7 +88,9 @@ async def _measure(
                 found = await consumer.poll(500, 1.0)
                 now = time.perf_counter()
                 read.extend(now - int.from_bytes(each.value[:STAMP_BYTES], "big") / 1e9 for each in found)
+                meter.add(len(found), len(found) * size)
 
         async with asyncio.timeout(timeout + records / rate):
             await asyncio.gather(send(), receive())
+    meter.clear_line()
     return acknowledged, read

@@ -54,11 +54,15 @@ class Meter:
         recent = self.samples[-1000:]
         return f"  p50 {percentile(recent, 50) * 1e3:.2f} ms  p99 {percentile(recent, 99) * 1e3:.2f} ms"
 
+    def clear_line(self) -> None:
+        """Let the summary stand where the live line was."""
+        if self._is_shown:
+            click.echo("\r\x1b[K", nl=False, err=True)
+
     def finish(self, topic: str, as_json: bool, **more: Any) -> None:
         """Print the summary."""
         seconds = time.perf_counter() - self._started
-        if self._is_shown:
-            click.echo("\r\x1b[K", nl=False, err=True)
+        self.clear_line()
         figures: dict[str, Any] = {
             "topic": topic,
             "records": self.records,

@@ -13,7 +13,7 @@ from millstream.cli.options import client_options, complete_topics
 from millstream.cli.perf_meter import Meter
 
 if TYPE_CHECKING:
-    from millstream import Delivery, Producer
+    from millstream import Deliveries, Delivery, Producer
 
 SAMPLE_EVERY = 100
 ROWS = 10_000
@@ -79,11 +79,14 @@ def produce(
     ) as producer:
         producer.send(topic, values[0]).result(timeout_ms / 1000)
         meter = Meter("wrote")
+        failures: list[Exception] = []
         if by_rows:
-            _send_rows(producer, topic, values, records, rate, meter)
+            _send_rows(producer, topic, values, records, rate, meter, failures)
         else:
-            _send(producer, topic, values, records, rate, meter)
+            _send(producer, topic, values, records, rate, meter, failures)
         producer.flush(timeout_ms / 1000)
+        if failures:
+            raise failures[0]
         meter.finish(topic, as_json, acks=acks, compression=compression)
 
 
@@ -92,15 +95,24 @@ def _value(size: int) -> bytes:
 
 
 def _send(
-    producer: Producer, topic: str, values: list[bytes], records: int, rate: float | None, meter: Meter
+    producer: Producer,
+    topic: str,
+    values: list[bytes],
+    records: int,
+    rate: float | None,
+    meter: Meter,
+    failures: list[Exception],
 ) -> None:
     started = time.perf_counter()
-    failures: list[Exception] = []
     size = len(values[0])
+    batch: object = None
     for number in range(records):
         delivery = producer.send(topic, values[number % MIXED_VALUES])
+        if delivery.outcome is not batch:  # the records of a batch are written, or fail, together
+            batch = delivery.outcome
+            delivery.add_done_callback(partial(_check, failures))
         if not number % SAMPLE_EVERY:
-            delivery.add_done_callback(partial(_sample, meter, failures, time.perf_counter()))
+            delivery.add_done_callback(partial(_sample, meter, time.perf_counter()))
             meter.add(min(SAMPLE_EVERY, records - number), min(SAMPLE_EVERY, records - number) * size)
             if failures:
                 raise failures[0]
@@ -108,23 +120,39 @@ def _send(
             _pace(started + number / rate)
 
 
-def _sample(meter: Meter, failures: list[Exception], sent_at: float, delivery: Delivery) -> None:
-    error = delivery.exception()
-    if error is None:
+def _sample(meter: Meter, sent_at: float, delivery: Delivery) -> None:
+    if delivery.exception() is None:
         meter.samples.append(time.perf_counter() - sent_at)
-    else:
+
+
+def _check(failures: list[Exception], delivery: Delivery) -> None:
+    error = delivery.exception()
+    if error is not None:
+        failures.append(error)
+
+
+def _check_all(failures: list[Exception], deliveries: Deliveries) -> None:
+    try:
+        deliveries.result(0)
+    except Exception as error:
         failures.append(error)
 
 
 def _send_rows(
-    producer: Producer, topic: str, values: list[bytes], records: int, rate: float | None, meter: Meter
+    producer: Producer,
+    topic: str,
+    values: list[bytes],
+    records: int,
+    rate: float | None,
+    meter: Meter,
+    failures: list[Exception],
 ) -> None:
     started = time.perf_counter()
     rows = values * (ROWS // len(values))
     done = 0
     while done < records:
         part = rows[: records - done]
-        producer.send_batch(topic, part)
+        producer.send_batch(topic, part).add_done_callback(partial(_check_all, failures))
         done += len(part)
         meter.add(len(part), len(part) * len(values[0]))
         if rate is not None:

@@ -57,6 +57,17 @@ class Deliveries:
         yield from settled(self._batches, FOREVER_SECONDS).__await__()
         return self._ranges()
 
+    def add_done_callback(self, callback: Callable[[Deliveries], object]) -> None:
+        """Call `callback` with these deliveries once all are done: at once, if they are.
+
+        It runs in the producer's loop and must be quick.
+        """
+        for batch in self._batches:
+            if not batch.is_done:
+                Delivery(batch, 0, -1).add_done_callback(lambda _: self.add_done_callback(callback))
+                return
+        callback(self)
+
     def written(self) -> list[DeliveredRange]:
         """Where rows were written by now, whatever becomes or became of the others."""
         done = [leaf for batch in self._batches for leaf in batch.leaves if leaf.is_done]
