@@ -7,11 +7,14 @@ import inspect
 import threading
 import time
 from itertools import count, islice
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer as ForeignProducer
 
-from millstream import Admin, AsyncAdmin, Consumer, TopicPartition
+from millstream import Admin, AsyncAdmin, Consumer, TopicPartition, client
+from millstream.client.cluster import Cluster
+from millstream.client.deadline import Deadline
 from millstream.client.errors import NoSuchTopic
 from millstream.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
 from millstream.errors import (
@@ -23,6 +26,51 @@ from millstream.errors import (
     TransactionalIdNotFound,
     UnknownMemberId,
 )
+from millstream.protocol.messages import (
+    REQUESTS,
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    AlterConfigsRequest,
+    AlterPartitionReassignmentsRequest,
+    ApiVersionsRequest,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteGroupsRequest,
+    DeleteRecordsRequest,
+    DeleteTopicsRequest,
+    DescribeClusterRequest,
+    DescribeConfigsRequest,
+    DescribeGroupsRequest,
+    DescribeLogDirsRequest,
+    DescribeProducersRequest,
+    DescribeTopicPartitionsRequest,
+    DescribeTransactionsRequest,
+    ElectLeadersRequest,
+    EndTxnRequest,
+    FetchRequest,
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    IncrementalAlterConfigsRequest,
+    InitProducerIdRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    ListOffsetsRequest,
+    ListPartitionReassignmentsRequest,
+    ListTransactionsRequest,
+    MetadataRequest,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
+    OffsetForLeaderEpochRequest,
+    ProduceRequest,
+    SyncGroupRequest,
+    TxnOffsetCommitRequest,
+    WriteTxnMarkersRequest,
+)
+from millstream.protocol.schema import Request
 from tests.client.consuming import fill, numbered
 
 _numbers = count(1)
@@ -228,3 +276,68 @@ def test_an_admin_without_a_cluster_says_so_in_time_and_leaves_no_thread() -> No
         admin.list_topics(timeout=0.5)
     assert time.monotonic() - began < 5
     assert threading.active_count() == before
+
+
+OF_CLIENTS = {  # what producers and consumers ask
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    ApiVersionsRequest,
+    ConsumerGroupHeartbeatRequest,
+    FetchRequest,
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    OffsetForLeaderEpochRequest,
+    ProduceRequest,
+    SyncGroupRequest,
+    TxnOffsetCommitRequest,
+}
+SUPERSEDED = {  # what other calls do as well, or better
+    AlterConfigsRequest: "alter_config",
+    DescribeTopicPartitionsRequest: "describe_topic",
+}
+REACHED = {
+    ConsumerGroupDescribeRequest: "describe_group",
+    CreatePartitionsRequest: "add_partitions",
+    CreateTopicsRequest: "create_topic",
+    DeleteGroupsRequest: "delete_group",
+    DeleteRecordsRequest: "delete_records",
+    DeleteTopicsRequest: "delete_topic",
+    DescribeClusterRequest: "describe_cluster",
+    DescribeConfigsRequest: "describe_config",
+    DescribeGroupsRequest: "describe_group",
+    DescribeLogDirsRequest: "describe_log_dirs",
+    DescribeProducersRequest: "describe_producers",
+    DescribeTransactionsRequest: "describe_transaction",
+    ElectLeadersRequest: "elect_leaders",
+    EndTxnRequest: "end_transaction",
+    IncrementalAlterConfigsRequest: "alter_config",
+    InitProducerIdRequest: "fence_producer",
+    LeaveGroupRequest: "remove_members",
+    ListGroupsRequest: "list_groups",
+    ListOffsetsRequest: "offsets_at",
+    ListPartitionReassignmentsRequest: "list_reassignments",
+    AlterPartitionReassignmentsRequest: "reassign",
+    ListTransactionsRequest: "list_transactions",
+    MetadataRequest: "list_topics",
+    OffsetCommitRequest: "alter_group_offsets",
+    OffsetDeleteRequest: "delete_group_offsets",
+    OffsetFetchRequest: "group_offsets",
+    WriteTxnMarkersRequest: "abort_transaction",
+}
+
+
+def test_whatever_the_broker_serves_can_be_asked_for(own_bootstrap: str) -> None:
+    """An API that is new to the broker belongs into one of the tables, most likely with a call of Admin."""
+
+    async def served() -> set[type[Request]]:
+        async with Cluster(own_bootstrap) as cluster:
+            connection = await cluster.any_connection(Deadline(30_000))
+            return {REQUESTS[key] for key in connection.api_versions}
+
+    assert asyncio.run(served()) == OF_CLIENTS | SUPERSEDED.keys() | REACHED.keys()
+    calls = {*SUPERSEDED.values(), *REACHED.values()}
+    assert calls <= {name for name in vars(Admin) if not name.startswith("_")}
+    source = "".join(path.read_text("utf-8") for path in Path(client.__path__[0]).glob("*.py"))
+    for request in REACHED:
+        assert f" {request.__name__}(" in source, "nobody asks it"
