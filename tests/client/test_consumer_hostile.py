@@ -197,6 +197,28 @@ def test_partitions_are_not_gone_before_a_cancelled_callback_was_called_again(ow
     asyncio.run(body())
 
 
+def test_fetches_that_are_given_up_before_they_began_leave_their_lanes(own_bootstrap: str) -> None:
+    """Several seeks at one moment: what was about to be sent for the first is not wanted any more."""
+
+    async def body() -> None:
+        topic = await new_topic(own_bootstrap)
+        await fill(own_bootstrap, topic, 0, numbered(5))
+        consumer = AsyncConsumer(own_bootstrap, offset_reset="earliest", fetch_max_wait_ms=20)
+        async with consumer, asyncio.timeout(30):
+            consumer.assign([(topic, 0)])
+            assert offsets(await read(consumer, 5)) == list(range(5))
+            fetcher: Any = consumer._fetcher
+            for _ in range(10):
+                for offset in (1, 2, 3):
+                    consumer.seek((topic, 0), offset)
+                    fetcher.pump()
+                assert offsets(await read(consumer, 2)) == [3, 4]
+                flights = [flight for lane in fetcher._lanes for flight in lane.flights.values()]
+                assert not any(flight.task.done() for flight in flights)
+
+    asyncio.run(body())
+
+
 def test_closing_ends_a_poll_of_another_thread(own_bootstrap: str) -> None:
     """It brings nothing more, as a poll whose time is up; the next one says why."""
     topic = asyncio.run(new_topic(own_bootstrap))

@@ -23,6 +23,12 @@ class Lane:
         self.sessions: dict[int, FetchSession] = {}
         self.flights: dict[int, Flight] = {}
 
+    def landed(self, node: int, flight: Flight) -> None:
+        """A Fetch has ended, be it that it was given up before it began. May be called twice."""
+        if self.flights.get(node) is flight:
+            del self.flights[node]
+            flight.land()
+
 
 class Flight:
     """A Fetch that is out, and for which state of each partition it was sent."""

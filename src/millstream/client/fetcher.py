@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -78,9 +78,13 @@ class Fetcher:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _start(
+        self, work: Coroutine[Any, Any, None], on_end: Callable[[], None] | None = None
+    ) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
         self._tasks.add(task)
+        if on_end is not None:
+            task.add_done_callback(lambda _: on_end())
         task.add_done_callback(self._ended)
         return task
 
@@ -137,7 +141,8 @@ class Fetcher:
         for lane in self._lanes:
             if node not in lane.flights:
                 lane.flights[node] = flight = Flight(wanted)
-                flight.task = self._start(self._fetch(lane, node, flight))
+                landed = partial(lane.landed, node, flight)
+                flight.task = self._start(self._fetch(lane, node, flight), landed)
                 return
         for lane in self._lanes:
             flight = lane.flights[node]
@@ -249,8 +254,7 @@ class Fetcher:
             session.reset()
             raise
         finally:
-            del lane.flights[node]
-            flight.land()
+            lane.landed(node, flight)
         self._failures.pop(node, None)
         for topic in response.responses:
             name = session.name_of(topic)
