@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import gc
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -41,6 +42,8 @@ class Coordinator:
         self.asked: list[tuple[str | None, int, int, int]] = []
         self.answers: list[asyncio.Future[None]] = []
         self.is_asynchronous = True
+        self.is_lazy = False
+        """Whether the answer is a coroutine, which does nothing until it is waited for."""
         self.refusal: KafkaError | None = None
 
     def __call__(
@@ -50,13 +53,15 @@ class Coordinator:
         producer_id: int,
         epoch: int,
         version: int,
-    ) -> asyncio.Future[None] | None:
+    ) -> Awaitable[None] | None:
         assert partition == PARTITION
         self.asked.append((transactional_id, producer_id, epoch, version))
         if self.refusal is not None:
             raise self.refusal
         if not self.is_asynchronous:
             return None
+        if self.is_lazy:
+            return asyncio.sleep(0)
         self.answers.append(asyncio.get_running_loop().create_future())
         return self.answers[-1]
 
@@ -274,6 +279,19 @@ def test_a_partition_that_goes_away_meanwhile(tmp_path: Path) -> None:
         await case.coordinator.answer()
         with pytest.raises(UnknownTopicOrPartition):
             await waiting
+
+    run(test, tmp_path)
+
+
+def test_a_partition_that_goes_away_before_it_was_waited_for_an_answer(tmp_path: Path) -> None:
+    async def test(case: Case) -> None:
+        case.coordinator.is_lazy = True
+        waiting = case.wait(b"x", 0)
+        case.partition.fail(UnknownTopicOrPartition())
+        with pytest.raises(UnknownTopicOrPartition):
+            await waiting
+        await settle()
+        gc.collect()  # a coroutine that nobody waited for says so here
 
     run(test, tmp_path)
 

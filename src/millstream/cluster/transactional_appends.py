@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 
 from millstream.errors import CoordinatorNotAvailable, InvalidRecord, OutOfOrderSequenceNumber
 from millstream.model import TopicPartition
@@ -95,10 +96,15 @@ class TransactionalAppends:
             guard = self.guard(producer_id)
             task = asyncio.get_running_loop().create_task(self._serve(producer_id, line, guard, admitted))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(partial(self._served, admitted))
         waiting = _Waiting(data, header, transactional_id, produce_version)
         line.append(waiting)
         return waiting.appended
+
+    def _served(self, admitted: Awaitable[None], task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if isinstance(admitted, Coroutine):
+            admitted.close()  # it was never begun if the task was cancelled before it began
 
     def is_open(self, producer_id: int, epoch: int) -> bool:
         """Whether the producer has records of an open transaction here."""
