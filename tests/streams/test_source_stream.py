@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from millstream.streams.offsets import START
 from millstream.streams.reading.errors import LostRecords, NoTopic
 from millstream.streams.reading.stream import StreamReader
 from millstream.streams.sink_names import topic_of
+from millstream.streams.state_folder import StateFolder
+from millstream.streams.subscription import Subscription
 from millstream.testing import Broker, Cluster
 from tests.processes import until
 from tests.streams.reading import options_for, read_all, send, values_of
@@ -157,12 +160,36 @@ def _other(found: dict[str, Any], than: dict[str, Any]) -> dict[str, Any] | None
     return found if found != than else None
 
 
+def test_where_latest_was_goes_for_the_partitions_there_were(
+    make: Make, broker: Broker, producer: Producer, admin: Admin, topic: str, tmp_path: Path
+) -> None:
+    """An app keeps it, and its next query may begin there when the topic has grown."""
+    send(producer, topic, range(3))
+    wanted = Subscription((topic,))
+    first = StateFolder(tmp_path, "app")
+    assert json.loads(first.latest_once(broker.bootstrap, wanted)) == {topic: {"0": 3, "1": 0}}
+    first.keep_starts()
+    admin.add_partitions(topic, 3)
+    with Producer(broker.bootstrap) as aware:
+        send(aware, topic, [3])
+        send(aware, topic, [4], partition=2)
+    assert json.loads(StateFolder(tmp_path, "app").latest_once("127.0.0.1:1", wanted)) == {
+        topic: {"0": 3, "1": 0}
+    }, "known without a broker"
+    reader = make(startingOffsets=StateFolder(tmp_path, "app").latest_once(broker.bootstrap, wanted))
+    start = reader.initialOffset()
+    assert start == {topic: {"0": 3, "1": 0, "2": 0}}
+    assert values_of(read_all(reader, reader.partitions(start, latest(reader, start)))) == [3, 4]
+
+
 def test_topics_that_come_to_match_a_pattern_are_read(
     make: Make, broker: Broker, producer: Producer, new_name: Name
 ) -> None:
     prefix = new_name("pattern")
     broker.create_topic(topic_of(prefix), 1)  # the decisions of a sink are for nobody
-    reader = make(subscribePattern=f"({topic_of('')})?{prefix}.*", partition__metadata__cache__ttl__ms=-1)
+    pattern = f"({topic_of('')})?{prefix}.*"
+    assert not Subscription(pattern=pattern).takes(topic_of(prefix))
+    reader = make(subscribePattern=pattern, partition__metadata__cache__ttl__ms=-1)
     begun = latest(reader, reader.initialOffset())
     assert begun == {}
     broker.create_topic(f"{prefix}-new", 1)

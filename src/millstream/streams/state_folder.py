@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from millstream.client.offsets import EARLIEST, LATEST
 from millstream.errors import MillstreamError
 from millstream.streams.offsets import from_json, to_json
 from millstream.streams.problems import StreamsError
@@ -75,12 +76,23 @@ class StateFolder:
         """Where the topics ended when the app first ran, or where they end now, as the source takes it.
 
         A source is asked for its first offsets more than once, and again after a restart: were `latest` to
-        mean something else each time, records between would be lost.
+        mean something else each time, records between would be lost. Partitions that came since are read from
+        their beginning, and those that went are not named.
         """
-        known = {**self._fresh, **self._starts()}
-        if wanted.label not in known:
-            known[wanted.label] = self._fresh[wanted.label] = _ends(bootstrap, wanted)
-        return json.dumps(known[wanted.label], sort_keys=True)
+        first = {**self._fresh, **self._starts()}.get(wanted.label)
+        try:
+            ends = _ends(bootstrap, wanted, is_patient=first is None)
+        except MillstreamError:
+            if first is None:
+                raise
+            return json.dumps(first, sort_keys=True)  # the source will say what is wrong
+        if first is None:
+            first = self._fresh[wanted.label] = ends
+        start = {
+            topic: {index: first.get(topic, {}).get(index, EARLIEST) for index in partitions}
+            for topic, partitions in ends.items()
+        }
+        return json.dumps(start, sort_keys=True)
 
     def keep_starts(self) -> None:
         """Write down what `latest` is, now that the app runs: who only looks at an app does not settle it."""
@@ -146,13 +158,12 @@ def _lock(file: IO[str], path: Path) -> None:
         ) from None
 
 
-def _ends(bootstrap: str, wanted: Subscription) -> dict[str, dict[str, int]]:
+def _ends(bootstrap: str, wanted: Subscription, *, is_patient: bool) -> dict[str, dict[str, int]]:
     from millstream.client.admin_blocking import Admin
-    from millstream.client.offsets import LATEST
     from millstream.model import TopicPartition
 
     try:
-        with Admin(bootstrap) as admin:
+        with Admin(bootstrap, must_answer_at_once=not is_patient) as admin:
             if wanted.pattern is not None:
                 topics = [each for each in admin.list_topics() if wanted.takes(each)]
             else:
