@@ -125,7 +125,7 @@ def test_a_watermark_that_is_too_short_for_duplicates_is_said(spark: SparkSessio
 
 
 def test_outputs_to_one_topic_are_one_frame(spark: SparkSession) -> None:
-    made = spark.range(1)
+    made = spark.range(1).select("id")
     both = [
         output("out", frame, key=None, value=None, mode=None)
         for frame in (made, made.selectExpr("7L AS id", "'b' AS name"))
