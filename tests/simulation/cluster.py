@@ -46,6 +46,8 @@ PRODUCERS = (PlainProducer, IdempotentProducer, FireAndForget, IdempotentProduce
 SIZES = (3, 3, 3, 3, 5)
 """How many brokers there are, mostly."""
 DURATION_S = 60.0
+LEAST_ACKS = 1000
+"""A seed with many faults goes on for a while after the last of them, until it has so many."""
 HEAL_S = 180.0
 LEFT_OPEN_S = 9.0
 """After which everything that dead clients left open has been aborted."""
@@ -228,6 +230,8 @@ class _Run:
         for lives in self.lives:
             lives.is_calm = True
         await self._in_time("replicas", self._until(self._is_whole))
+        least_acks = LEAST_ACKS * min(1.0, self.duration_s / DURATION_S)
+        await self._in_time("producers", self._until(lambda: self.counts()["acks"] >= least_acks))
         for producer in self.producers:
             producer.is_over = True
         for lives in self.lives:
