@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import traceback
+import warnings
 from asyncio import events
 from collections import deque
 from collections.abc import Callable
@@ -107,10 +108,12 @@ class SimLoop(_Base):
     def dispose(self) -> None:
         """Close the coroutines that will never run again, so that they end without a warning."""
         self.is_dead = self._is_disposed = True
-        for task in list(self._tasks):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            with contextlib.suppress(BaseException):
-                task.get_coro().close()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of a coroutine in one that has not begun
+            for task in list(self._tasks):
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                with contextlib.suppress(BaseException):
+                    task.get_coro().close()
         for task in self._failed:
             task._log_traceback = False
         self._ready.clear()

@@ -6,12 +6,14 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from tests.simulation.host import Host
+from tests.simulation.loop import SimLoop
 from tests.simulation.network import Network
 from tests.simulation.world import Deadlock, SimulationFailed, World
 
@@ -265,3 +267,21 @@ def test_code_that_reaches_around_the_simulation_fails_the_run() -> None:
 
     with pytest.raises(SimulationFailed, match=r"millstream\.clock reached around"):
         World(14).run(main())
+
+
+def test_what_never_came_to_run_ends_without_a_warning() -> None:
+    """A process is killed before the first step of a task, which holds another coroutine."""
+    world = World(1)
+    dead = SimLoop(world, "dead")
+
+    async def inner() -> None:
+        pass
+
+    async def outer(held: Coroutine[Any, Any, None]) -> None:
+        await held
+
+    async def main() -> None:
+        dead.create_task(outer(inner()))
+        dead.kill()
+
+    world.run(main())
