@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from millstream.broker.cluster_state import ClusterState
-from millstream.cli.broker_process import run_broker
+from millstream.cli.broker_process import Quiet, run_broker
 from millstream.config.broker import BrokerConfig
 
 
@@ -29,3 +29,11 @@ def test_a_signal_ends_a_broker_that_is_still_starting(
     config = BrokerConfig({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
     assert run_broker(config, told.append) == 0
     assert told == []
+
+
+def test_memory_is_given_back_when_slow_readers_have_left_too() -> None:
+    """They may hold their answers through a first rest."""
+    quiet = Quiet()
+    looks = [(0, 0), (0, 0), (7, 5), (9, 5), (9, 5), (9, 5), (9, 0), (9, 0), (9, 0), (9, 0), (10, 0), (10, 0)]
+    rests = [number for number, look in enumerate(looks) if quiet.has_come(*look)]
+    assert rests == [4, 7, 11]

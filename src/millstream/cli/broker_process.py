@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 KEPT_BYTES = 64 * 1024 * 1024
 LARGE_BYTES = 32 * 1024 * 1024
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's numbers
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # glibc's numbers
 QUIET_SECONDS = 3.0
 COLLECT_EVERY = 10_000
 """Objects made between two looks of the garbage collector at the youngest ones."""
@@ -55,7 +55,8 @@ def _keep_freed_memory() -> None:
     """Let the C library keep what a fetch's buffers free, up to KEPT_BYTES.
 
     Otherwise each large buffer is given back to the system, and its pages are cleared again for the
-    next one, which costs more than the reading itself.
+    next one, which costs more than the reading itself. All threads share one heap: each would keep as much
+    in one of its own, and of those nothing is given back.
     """
     import ctypes
 
@@ -65,6 +66,7 @@ def _keep_freed_memory() -> None:
         return  # not glibc
     mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
     mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
+    mallopt(M_ARENA_MAX, 1)
 
 
 def _open_many_files() -> None:
@@ -87,14 +89,29 @@ async def _give_memory_back(broker: Broker) -> None:
         trim = ctypes.CDLL(None).malloc_trim
     except (OSError, AttributeError):
         return  # not glibc
-    read_bytes = trimmed_at = 0.0
+    quiet = Quiet()
     while True:
         await asyncio.sleep(QUIET_SECONDS)
-        now_bytes = sum(counter.value for _, counter in broker.metrics.bytes_out.members())
-        if now_bytes == read_bytes != trimmed_at:
+        read_bytes = sum(counter.value for _, counter in broker.metrics.bytes_out.members())
+        unsent_bytes = sum(listener.unsent_bytes for listener in broker.listeners.values())
+        if quiet.has_come(read_bytes, unsent_bytes):
             await asyncio.get_running_loop().run_in_executor(None, trim, 0)
-            trimmed_at = now_bytes
-        read_bytes = now_bytes
+
+
+class Quiet:
+    """Whether a broker rests: nothing was read since the last look, and nobody took or left what was owed."""
+
+    def __init__(self) -> None:
+        self._seen = self._told = (0.0, 0)
+
+    def has_come(self, read_bytes: float, unsent_bytes: int) -> bool:
+        """True once, at the second of two looks that see the same, which is not what was true before."""
+        now, seen = (read_bytes, unsent_bytes), self._seen
+        self._seen = now
+        if now != seen or now == self._told:
+            return False
+        self._told = now
+        return True
 
 
 def _quiet_collector() -> None:
