@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 from millstream.errors import MillstreamError, RequestTimedOut
+from millstream.net.event_loop import loop_factory
 
 T = TypeVar("T")
 
@@ -101,7 +102,7 @@ class LoopThread:
     """
 
     def __init__(self, name: str) -> None:
-        self._loop = _new_event_loop()
+        self._loop = (loop_factory() or asyncio.new_event_loop)()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._is_closed = False
         self._is_elsewhere = False
@@ -195,12 +196,3 @@ class LoopThread:
             self._last.add_done_callback(lambda _: self._loop.stop())
 
         self._loop.call_soon_threadsafe(end)
-
-
-def _new_event_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop
