@@ -35,6 +35,7 @@ def spark_session(folder: Path, *, heap: str = "1g", cores: int = 2) -> Iterator
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.python.unix.domain.socket.enabled", "true")
         .config("spark.local.dir", str(folder / "spark"))
         .getOrCreate()
     )

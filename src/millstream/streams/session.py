@@ -43,9 +43,11 @@ LOCAL = {
 }
 CORE = {
     "spark.python.worker.reuse": "true",
+    "spark.python.unix.domain.socket.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
     "spark.task.maxFailures": "4",
 }
+"""Over TCP, Spark and a Python worker wait 40 ms for each other when a task begins that reads and writes."""
 
 
 def session_for(
