@@ -68,6 +68,8 @@ class MillstreamCluster:
         options = [part for key, value in self._settings.items() for part in ("-o", f"{key}={value}")]
         where = ["--listen", f"127.0.0.1:{self.ports[0]}", "--data", str(self.data)]
         path = os.pathsep.join(filter(None, [str(REPOSITORY / "src"), os.environ.get("PYTHONPATH", "")]))
+        environment = {**os.environ, "PYTHONPATH": path}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed has its bytecode
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 [*program, "serve", "--brokers", str(COUNT), *where, *options],
@@ -75,7 +77,7 @@ class MillstreamCluster:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={**os.environ, "PYTHONPATH": path},
+                env=environment,
             )
 
     def stop(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench.workload import Workload
-from bench.workloads.cluster import ClusterStart, ReplicatedLatency, ReplicatedProduce
+from bench.workloads.cluster import ClusterPartitions, ClusterStart, ReplicatedLatency, ReplicatedProduce
 from bench.workloads.fetch import LargeLog, RawFetch
 from bench.workloads.groups import Commits, Rebalance
 from bench.workloads.interference import ColdBacklog, Compaction
@@ -82,6 +82,7 @@ def all_workloads() -> list[Workload]:
         ReplicatedProduce(1000),
         ReplicatedLatency(),
         ClusterStart(),
+        ClusterPartitions(),
         ColdBacklog(),
         Compaction(),
     ]

@@ -83,11 +83,23 @@ def consume_millstream_async(bootstrap: str, topic: str, records: int) -> float:
 
 
 def consume_millstream_arrow(bootstrap: str, topic: str, records: int) -> float:
+    return _consume_millstream_arrow(bootstrap, topic, records, 1 << 20)
+
+
+def consume_millstream_arrow_tuned(bootstrap: str, topic: str, records: int) -> float:
+    return _consume_millstream_arrow(bootstrap, topic, records, MILLSTREAM_TUNED_BYTES)
+
+
+MILLSTREAM_TUNED_BYTES = 4 << 20
+"""Of a Fetch, from a partition: tables of 4 MB instead of 1 MB, for a fifth less work."""
+
+
+def _consume_millstream_arrow(bootstrap: str, topic: str, records: int, fetched_bytes: int) -> float:
     import pyarrow.compute as pc
 
     from millstream import Consumer
 
-    with Consumer(bootstrap, offset_reset="earliest") as consumer:
+    with Consumer(bootstrap, offset_reset="earliest", partition_max_bytes=fetched_bytes) as consumer:
         consumer.assign([(topic, 0)])
         seen = total = 0
         started = time.perf_counter()
@@ -201,6 +213,7 @@ ROWS: dict[str, tuple[Row, float]] = {
     "consume/millstream, poll()": (consume_millstream_poll, 2.0),
     "consume/millstream, async for": (consume_millstream_async, 2.0),
     "consume/millstream, poll_arrow()": (consume_millstream_arrow, 5.0),
+    "consume/millstream, poll_arrow(), tuned": (consume_millstream_arrow_tuned, 5.0),
     **SEND_ROWS,
 }
 """By name, each with how much of the records it reads or sends: the slow ones are measured over fewer."""
@@ -212,6 +225,7 @@ SETTINGS = {
     "consume/confluent-kafka": "consume(500), "
     + ", ".join(f"{key}={value}" for key, value in CONFLUENT_TUNED.items()),
     "consume/millstream, poll()": "poll(500)",
+    "consume/millstream, poll_arrow(), tuned": f"partition_max_bytes={MILLSTREAM_TUNED_BYTES}",
     **SEND_SETTINGS,
 }
 """What differs from the defaults of each client, and how it is called."""
@@ -220,6 +234,7 @@ BARS = (
     ("consume/millstream, for record in consumer", "consume/aiokafka", 2.0),
     ("consume/millstream, for record in consumer", "consume/confluent-kafka", 1.1),
     ("consume/millstream, poll_arrow()", "consume/confluent-kafka", 5.0),
+    ("consume/millstream, poll_arrow(), tuned", "consume/confluent-kafka", 5.0),
     *SEND_BARS,
 )
 """A row, the one it is measured by, and how many times as many records a second it is to do."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +29,7 @@ from bench.workloads.librdkafka import produce, size_name
 
 PARTITIONS = 12
 RATE = 1000
+MANY = 2000
 
 
 class _OnCluster(Workload):
@@ -126,6 +129,53 @@ class ClusterStart(Workload):
             return {"seconds": seconds, "loaded MB": memory_mb(cluster)}
         finally:
             discard_cluster(cluster)
+
+
+class ClusterPartitions(Workload):
+    """Each time ends when every partition has taken a record that all in sync have."""
+
+    name = f"cluster-{MANY}"
+    title = f"{MANY} partitions on {COUNT} brokers, {COUNT} replicas: created, started, one broker killed"
+    metrics = (
+        Metric("create s", "s", digits=2),
+        Metric("start s", "s", digits=2),
+        Metric("failover s", "s", digits=2),
+    )
+    uses_fresh_broker = True
+    is_warmed_up = False
+    max_rounds = 3
+    max_quick_rounds = 1
+
+    def measure(self, subject: Subject, scale: Scale) -> Mapping[str, float]:
+        cluster = make_cluster(subject.kind, subject.new_folder())
+        try:
+            cluster.format()
+            cluster.launch()
+            create_replicated(cluster, "first", 1)
+            started = time.perf_counter()
+            create_replicated(cluster, "many", MANY)
+            create_seconds = _fill_each(cluster, "many") - started
+            cluster.stop()
+            started = time.perf_counter()
+            cluster.launch()
+            start_seconds = _fill_each(cluster, "many") - started
+            started = time.perf_counter()
+            os.kill(cluster.pids[0], signal.SIGKILL)
+            failover_seconds = _fill_each(cluster, "many") - started
+            return {"create s": create_seconds, "start s": start_seconds, "failover s": failover_seconds}
+        finally:
+            discard_cluster(cluster)
+
+
+def _fill_each(cluster: Cluster, topic: str) -> float:
+    """Send a record to every partition; when the last one was acknowledged."""
+    from millstream import Producer
+
+    with Producer(bootstrap_of(cluster), delivery_timeout_ms=READY_SECONDS * 1000) as producer:
+        sent = [producer.send(topic, b"a record", partition=partition) for partition in range(MANY)]
+        for each in sent:
+            each.result(READY_SECONDS)
+        return time.perf_counter()
 
 
 def _leader(cluster: Cluster, topic: str) -> int:
