@@ -52,6 +52,8 @@ class ConsumerGroups(RuleBasedStateMachine):
             **counts,
         )
         self.alive: list[Anyone] = []
+        self.replaced: set[str] = set()
+        """Members whose places others have taken, who may have left since."""
         self.everyone: list[Anyone] = []
         self.count = 0
         self.epoch = 0
@@ -292,7 +294,11 @@ class ConsumerGroups(RuleBasedStateMachine):
             if group is None or not isinstance(client, Consumer) or client.epoch <= 0:
                 continue
             if group.instances.get(client.instance or "", client.member_id) != client.member_id:
-                continue  # a classic one has taken its place
+                self.replaced.add(client.member_id)  # a classic one has taken its place
+            elif client.member_id in group.members:
+                self.replaced.discard(client.member_id)
+            if client.member_id in self.replaced:
+                continue
             if client.told == client.owned and now_ms - client.last_heard_ms < SESSION_MS:
                 assert client.member_id in group.members
 
