@@ -9,10 +9,10 @@ from __future__ import annotations
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.spark.reading import BATCHES, FORMATS
-from bench.spark.session import PARTITIONS, fill, rows_of_size, spark_session
+from bench.spark.session import PARTITIONS, fill, rows_a_second, rows_of_size, spark_session
 from bench.spark.table import head, lines
 from bench.subjects import Broker
 from bench.workload import topic_on
@@ -47,12 +47,7 @@ def pipe(spark: SparkSession, broker: Broker, topic: str, rows: int, column: str
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination()
-        progress: list[Any] = query.recentProgress
-    read = sum(each.numInputRows for each in progress)
-    if read != rows:
-        raise RuntimeError(f"{column} read {read} rows of {rows}")
-    return float(rows * 1000 / sum(each.durationMs["triggerExecution"] for each in progress))
+        return rows_a_second(query, rows)
 
 
 def pipeline(broker: Broker, folder: Path, rows: int, sizes: list[int], rounds: int) -> None:

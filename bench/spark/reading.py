@@ -6,9 +6,9 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from bench.spark.session import PARTITIONS, fill, rows_of_size, spark_session
+from bench.spark.session import PARTITIONS, fill, rows_a_second, rows_of_size, spark_session
 from bench.spark.table import Measure, head, lines
 from bench.subjects import Broker
 from bench.workload import topic_on
@@ -41,12 +41,7 @@ def stream_read(spark: SparkSession, options: dict[str, str], rows: int, column:
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination()
-        progress: list[Any] = [each for each in query.recentProgress if each.numInputRows]
-    read = sum(each.numInputRows for each in progress)
-    if read != rows:
-        raise RuntimeError(f"{column} read {read} rows of {rows}")
-    return float(rows * 1000 / sum(each.durationMs["triggerExecution"] for each in progress))
+        return rows_a_second(query, rows)
 
 
 def read(broker: Broker, folder: Path, rows: int, sizes: list[int], rounds: int) -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench.batches import sample_values
 from bench.spark.connector import jars
@@ -15,6 +15,7 @@ from bench.spark.connector import jars
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 PARTITIONS = 4
 CHUNK_ROWS = 10_000
@@ -72,3 +73,13 @@ def fill(bootstrap: str, topic: str, rows: int, size: int) -> None:
 def rows_of_size(rows: int, size: int) -> int:
     """How many rows of a size are about as much work as `rows` of 100 B."""
     return rows if size <= 100 else rows // 4
+
+
+def rows_a_second(query: StreamingQuery, rows: int) -> float:
+    """Wait for an AvailableNow query that reads so many rows; the time is that of its micro-batches."""
+    query.awaitTermination()
+    progress: list[Any] = query.recentProgress
+    read = sum(each.numInputRows for each in progress)
+    if read != rows:
+        raise RuntimeError(f"{read} rows of {rows} were read")
+    return float(rows * 1000 / sum(each.durationMs["triggerExecution"] for each in progress))

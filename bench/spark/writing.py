@@ -11,9 +11,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from bench.spark.session import CHUNK_ROWS, PARTITIONS, rows_of_size, sample_rows, spark_session
+from bench.spark.session import (
+    CHUNK_ROWS,
+    PARTITIONS,
+    rows_a_second,
+    rows_of_size,
+    sample_rows,
+    spark_session,
+)
 from bench.spark.table import Measure, head, lines
 from bench.subjects import Broker
 from bench.workload import topic_on
@@ -72,12 +79,7 @@ class Writing:
                 .trigger(availableNow=True)
                 .start()
             )
-            query.awaitTermination()
-            progress: list[Any] = [each for each in query.recentProgress if each.numInputRows]
-        written = sum(each.numInputRows for each in progress)
-        if written != self._rows:
-            raise RuntimeError(f"{column} wrote {written} rows of {self._rows}")
-        return float(written * 1000 / sum(each.durationMs["triggerExecution"] for each in progress))
+            return rows_a_second(query, self._rows)
 
     @contextmanager
     def _sink(self, column: str) -> Iterator[tuple[str, dict[str, str]]]:
