@@ -13,6 +13,7 @@ from bench.apache_kafka import KafkaBroker
 from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
 from millstream.testing import Broker
+from tests.processes import until
 
 TIMEOUT_MS = 30_000
 
@@ -36,6 +37,20 @@ def either_bootstrap(request: pytest.FixtureRequest) -> str:
     name = "own_bootstrap" if request.param == "millstream" else "kafka_bootstrap"
     address: str = request.getfixturevalue(name)
     return address
+
+
+Seen = Callable[[Callable[[], object]], None]
+
+
+@pytest.fixture
+def seen(request: pytest.FixtureRequest, either_bootstrap: str) -> Seen:
+    """Waits for what a change must show: Millstream's single broker shows it at once, Kafka's soon after."""
+    patience_s = 0 if request.node.callspec.params["either_bootstrap"] == "millstream" else TIMEOUT_MS / 1000
+
+    def wait(claim: Callable[[], object]) -> None:
+        until(claim, patience_s, "the change is seen")
+
+    return wait
 
 
 Work = Callable[[Cluster, Deadline], Coroutine[Any, Any, Any]]

@@ -210,7 +210,11 @@ class AsyncAdmin(MustClose):
         validate_only: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """Change single keys, all or none of them: set or delete them, add to lists or take from them."""
+        """Change single keys, all or none of them: set or delete them, add to lists or take from them.
+
+        Brokers apply a change one after the other once it is decided: one that is asked right after may
+        still show the old value.
+        """
         changes: list[tuple[str, Change, str | None]] = []
         for change, pairs in ((Change.SET, values), (Change.APPEND, append), (Change.SUBTRACT, subtract)):
             changes += [(key, change, value) for key, value in (pairs or {}).items()]
