@@ -8,10 +8,12 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from millstream.cluster.fetcher import Fetcher
+from millstream.cluster.metadata import PartitionState
 from millstream.cluster.partition import Partition
 from millstream.errors import (
     FetchSessionIdNotFound,
@@ -671,3 +673,30 @@ def test_a_defect_costs_an_answer_and_not_the_copying(
         await nodes[1].send(b"c", index=1)
 
     run(test, tmp_path, replica_lag_time_max_ms="1200", replica_fetch_wait_max_ms="300")
+
+
+def test_a_follower_of_a_deleted_topic_counts_for_no_later_one_of_that_name(tmp_path: Path) -> None:
+    """It has those records in a log that it will give up. The leader need not have heard of the deletion."""
+
+    async def test(nodes: Nodes) -> None:
+        await nodes.create(min_insync_replicas="2")
+        await nodes[1].send(b"old")
+        await nodes[3].until_committed(1)
+        old = nodes[3].partition()
+        nodes.topic = replace(nodes.topic, topic_id=UUID(int=7))
+        nodes.topic.partitions = [PartitionState([1, 2, 3], [1, 2, 3], 1, 0)]
+        await nodes.tell(1, 2)
+        sending = asyncio.create_task(nodes[1].send(b"new"))
+        await until(lambda: nodes[2].partition().log.end_offset == 1)
+        fetches = nodes[1].fetches
+        await until(lambda: nodes[1].fetches > fetches + 10)  # node 3 asks for what it knows
+        assert not sending.done()
+        assert (old.log.end_offset, old.high_watermark) == (1, 1)
+        assert nodes[1].metadata.find_by_id(TOPIC_ID) is None
+        await nodes.tell(3)
+        await sending
+        for number in (1, 2, 3):
+            await nodes[number].until_committed(1)
+            assert nodes[number].content() == nodes[1].content()
+
+    run(test, tmp_path, replica_fetch_backoff_ms="20", replica_fetch_wait_max_ms="50")

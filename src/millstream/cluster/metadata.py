@@ -137,6 +137,9 @@ class Metadata:
 
     def put(self, topics: Iterable[Topic]) -> None:
         for topic in topics:
+            before = self.topics.get(topic.name)
+            if before is not None and before.topic_id != topic.topic_id:
+                self._by_id.pop(before.topic_id, None)  # deleted, and nobody said so
             self.topics[topic.name] = topic
             self._by_id[topic.topic_id] = topic
             self.on_topic_change(topic.name)

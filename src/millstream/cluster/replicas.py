@@ -152,7 +152,8 @@ class Replicas:
 
     def _led(self, topic_id: UUID, index: int, leader_epoch: int) -> Partition:
         name = self._names.get(topic_id)
-        if name is None:
+        partition = None if name is None else self._topics.get(name, {}).get(index)
+        if name is None or (partition is not None and partition.topic_id != topic_id):
             raise UnknownTopicId(f"no partition of the topic {topic_id} is held here")
         return self.leader(name, index, leader_epoch)
 
