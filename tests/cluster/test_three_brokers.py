@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import shutil
 from pathlib import Path
 
@@ -240,3 +241,29 @@ def test_a_leader_that_may_have_been_replaced_says_nothing_of_where_its_log_ends
         holder.is_lease_held = is_lease_held
 
     run(test, tmp_path)
+
+
+def test_a_broker_whose_log_dir_failed_goes_on_when_a_topic_there_is_deleted(tmp_path: Path) -> None:
+    """What it cannot delete keeps it from nothing else; and a later topic of that name keeps its records."""
+
+    async def test(brokers: Brokers) -> None:
+        await brokers.start(2, log_dirs=f"{tmp_path / 'one'},{tmp_path / 'two'}")
+        controller = brokers.controller
+        await brokers.create("t", partitions=4, replicas=2)
+        held = [brokers.replica(2, "t", index) for index in range(4)]
+        held[3].log.fail(OSError(errno.EIO, "the disk is broken"))
+        await until(lambda: held[3].failure is not None)
+        await controller.controller.delete_topic(controller.metadata.topic("t"))
+        assert all(partition.failure is not None for partition in held)
+        await brokers.create("t", partitions=1, replicas=2)
+        await brokers.send("t", b"a")
+        brokers[2].cluster_state.begin_anew()  # it is told of the deletion once more
+        asked_at = asyncio.get_running_loop().time()
+        await until(lambda: brokers[2].cluster_state.knows_all_since(asked_at))
+        assert brokers.replica(2, "t").failure is None
+        await brokers.send("t", b"b")
+        await brokers.until_committed(2, "t", 2)
+        assert brokers.content(2, "t") == brokers.content(1, "t")
+        await brokers.stop(2)
+
+    run(test, tmp_path, count=1, replica_lag_time_max_ms="1000")

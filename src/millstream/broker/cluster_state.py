@@ -54,6 +54,8 @@ class ClusterState:
         self._is_first = True
         self.unreadable: set[str] = set()
         """Topics that the controller knows by name alone. What is held of them stays as it is."""
+        self._undeleted: set[UUID] = set()
+        """Deleted topics of which it was said that something of them is left here."""
         self._refused: tuple[dict[str, str], dict[str, str]] | None = None
         """The configurations that were last told and are not valid here."""
         self._task: asyncio.Task[None] | None = None
@@ -276,8 +278,14 @@ class ClusterState:
         else:  # deleted while this broker was away
             count = broker.store.count_of(name, topic_id)
             known = Topic(name, topic_id, [PartitionState([], [], -1, 0)] * count)
-        if known.partitions:
-            await broker.replicas.drop(known)
+        try:
+            if known.partitions:
+                await broker.replicas.drop(known)
+            self._undeleted.discard(topic_id)
+        except KafkaError as error:  # a log dir has failed: that must not hold up what else is told
+            if topic_id not in self._undeleted:
+                self._undeleted.add(topic_id)
+                log.error("not all of the deleted topic %s could be removed here: %s", name, error.message)
 
     def _forget_others(self, topic_ids: set[UUID]) -> None:
         metadata, kept = self._broker.metadata, self.unreadable

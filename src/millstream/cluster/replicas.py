@@ -291,26 +291,41 @@ class Replicas:
             self.on_resign(partition)
 
     async def drop(self, topic: Topic) -> None:
-        """Hold a deleted topic's partitions no more; their folders are renamed now and removed later."""
+        """Hold a deleted topic's partitions no more; their folders are renamed now and removed later.
+
+        What a later topic of that name has here stays. KafkaStorageError if a folder could not be renamed, or
+        not durably so; then it is tried again when the same is said again.
+        """
         loop = asyncio.get_running_loop()
-        held = self._topics.pop(topic.name, {})
+        held = self._topics.get(topic.name, {})
+        dropped = {index: each for index, each in held.items() if each.topic_id == topic.topic_id}
+        for index in dropped:
+            del held[index]
         self._names.pop(topic.topic_id, None)
-        self._counters.pop(topic.name, None)
-        self._metrics.forget_topic(topic.name)
+        if not held:
+            self._topics.pop(topic.name, None)
+            self._counters.pop(topic.name, None)
+            self._metrics.forget_topic(topic.name)
         pause_at = loop.time() + YIELD_SECONDS
         gone = UnknownTopicOrPartition(f"the topic {topic.name!r} was deleted")
+        failure: KafkaStorageError | None = None
         for index in range(len(topic.partitions)):
-            partition = held.get(index)
+            partition = dropped.get(index)
             if partition is not None:
                 if self._fetchers is not None:
                     self._fetchers.remove(partition)
                 partition.fail(gone)
                 self.on_resign(partition)
-            self._store.delete(TopicPartition(topic.name, index))
+            try:
+                self._store.delete(TopicPartition(topic.name, index), topic.topic_id)
+            except KafkaStorageError as error:  # the others go on
+                failure = failure or error
             if loop.time() > pause_at:
                 await asyncio.sleep(0)
                 pause_at = loop.time() + YIELD_SECONDS
         await loop.run_in_executor(None, self._store.sync_names)
+        if failure is not None:
+            raise failure
 
     async def prepare(self, topic: Topic) -> None:
         """Make the logs of this broker's partitions that are not held yet; KafkaStorageError if it cannot."""

@@ -311,13 +311,16 @@ class Store:
         )
         return max(numbers, default=0)
 
-    def delete(self, partition: TopicPartition) -> None:
+    def delete(self, partition: TopicPartition, topic_id: UUID | None = None) -> None:
         """Take a log out of service at once; its folder is renamed now and removed later.
 
+        With a `topic_id`, one that belongs to another topic stays.
         KafkaStorageError if its log dir has failed: a deletion there would not outlive a power loss, and
         is to be tried again once the dir can be used.
         """
         if partition not in self._logs:
+            return
+        if topic_id is not None and self._topic_ids[partition] not in (topic_id, NO_UUID):
             return
         folder = self._dir_of[partition]
         if folder.has_failed:
