@@ -14,7 +14,7 @@ import pytest
 from millstream.broker.server import Broker
 from millstream.cluster.metadata import Topic
 from millstream.config.broker import BrokerConfig
-from millstream.controller import tree
+from millstream.controller import ledger, tree
 from millstream.controller.topics import NewTopic
 from millstream.errors import (
     CoordinatorNotAvailable,
@@ -47,11 +47,13 @@ class DeafRegistry(MemoryRegistry):
     """A registry that makes a write and does not answer, when told to."""
 
     is_deaf = False
+    deaf_to = ""
+    """The path of a node that is written when the answer is lost."""
 
     async def multi(self, operations: Sequence[Operation]) -> list[int]:
         made = await super().multi(operations)
-        if self.is_deaf:
-            self.is_deaf = False
+        if self.is_deaf or any(each.path == self.deaf_to for each in operations):
+            self.is_deaf, self.deaf_to = False, ""
             raise Unavailable("no answer in time")
         return made
 
@@ -295,6 +297,28 @@ def test_a_broker_config_that_was_not_written_has_no_effect(run: Callable[[Test]
             await set_bytes("many")
         await set_bytes("7777")
         assert config["message.max.bytes"] == 7777
+
+    run(test)
+
+
+@pytest.mark.parametrize("most", [1, 4])
+def test_a_deletion_that_was_cut_short_takes_no_later_topic_of_that_name(
+    run: Callable[[Test], None], most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The marker of a deletion goes together with the topic's node, however many writes it takes."""
+
+    async def test(world: World) -> None:
+        monkeypatch.setattr(ledger, "MAX_OPERATIONS", most)
+        topic = await world.create("t")
+        world.registry.deaf_to = tree.topic_path("t")
+        with pytest.raises(NotController):
+            await world.delete(topic)
+        again = await world.create("t")
+        world.registry.lose()
+        await world.until_member()
+        await world.broker.controller.finish_deletions()
+        assert world.topic("t").topic_id == again.topic_id
+        assert world.tree.children(tree.DELETED_TOPICS) == []
 
     run(test)
 

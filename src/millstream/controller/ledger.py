@@ -131,7 +131,10 @@ class Ledger:
         self._feed.publish(deleted={topic.topic_id: topic.name})
 
     async def remove_topic(self, name: str, numbers: Sequence[int]) -> None:
-        """Remove what there is of a deleted topic's nodes; the marker goes last."""
+        """Remove what there is of a deleted topic's nodes; the marker goes last, with the topic's own.
+
+        One that outlived it would be taken for the deletion of a later topic of that name.
+        """
         node = tree.topic_path(name)
         operations = await partition_removals(self._registry, name, numbers)
         rest = [
@@ -141,9 +144,11 @@ class Ledger:
             f"{tree.DELETED_TOPICS}/{name}",
         ]
         existing = await self._registry.get_many(rest)
+        while len(operations) > MAX_OPERATIONS:
+            await self._office.write(operations[:MAX_OPERATIONS])
+            operations = operations[MAX_OPERATIONS:]
         operations += [Delete(path) for path, found in zip(rest, existing, strict=True) if found is not None]
-        for start in range(0, len(operations), MAX_OPERATIONS):
-            await self._office.write(operations[start : start + MAX_OPERATIONS])
+        await self._office.write(operations)
         self._picture.deleted.pop(name, None)
 
     # Configurations
