@@ -14,6 +14,7 @@ from millstream.errors import (
     NotLeaderOrFollower,
     OffsetOutOfRange,
 )
+from millstream.model import TopicPartition
 from millstream.protocol.messages import (
     FetchRequest,
     FetchResponse,
@@ -267,3 +268,33 @@ def test_a_broker_whose_log_dir_failed_goes_on_when_a_topic_there_is_deleted(tmp
         await brokers.stop(2)
 
     run(test, tmp_path, count=1, replica_lag_time_max_ms="1000")
+
+
+def test_a_replica_that_was_taken_away_counts_for_nothing_when_it_is_added_again(tmp_path: Path) -> None:
+    """Its log is empty then, also if the leader never heard that it was away."""
+
+    async def test(brokers: Brokers) -> None:
+        controller, place = brokers.controller.controller, TopicPartition("t", 0)
+        await controller.create_topic(NewTopic("t", assignment={0: [2]}))
+        await brokers.send("t", b"a")
+        await controller.reassign({place: [2, 3, 4]}, may_resize=True)
+        await brokers.stop(4)  # so that the move does not end
+        await until(lambda: brokers.isr_of("t") == [2, 3])
+        await brokers[2].cluster_state.stop()  # the leader hears nothing for a while
+        taking_back = asyncio.create_task(controller.reassign({place: None}, may_resize=True))
+        await until(lambda: 0 not in brokers[3].replicas.topic("t"))
+        await brokers[3].cluster_state.stop()
+        adding = asyncio.create_task(controller.reassign({place: [2, 3, 1]}, may_resize=True))
+        await until(lambda: controller.term.picture.topic("t").partitions[0].adding == [3, 1])
+        await brokers[2].cluster_state.start()
+        await until(lambda: brokers.replica(1, "t").high_watermark == 1)
+        await until(lambda: 1 in controller.term.picture.topic("t").partitions[0].isr)
+        assert 3 not in controller.term.picture.topic("t").partitions[0].isr
+        await brokers[3].cluster_state.start()
+        await asyncio.gather(taking_back, adding)
+        await until(lambda: brokers.isr_of("t") == [1, 2, 3])
+        for number in (1, 3):
+            await brokers.until_committed(number, "t", 1)
+            assert brokers.content(number, "t") == brokers.content(2, "t")
+
+    run(test, tmp_path, count=4)

@@ -275,6 +275,8 @@ def test_a_move_is_taken_back() -> None:
     back = cancelled(replace(moving, isr=[1, 2, 3], leader=3), live, Rules())
     assert (sorted(back.replicas), back.isr, back.adding, back.removing) == ([1, 2], [1, 2], [], [])
     assert back.leader in (1, 2)
+    assert back.leader_epoch == 6
+    assert cancelled(moving, live, Rules()).leader_epoch == 6  # who is removed begins anew if it comes again
     with pytest.raises(NoReassignmentInProgress):
         cancelled(back, live, Rules())
     with pytest.raises(InvalidReplicaAssignment):
@@ -308,6 +310,7 @@ def test_a_move_takes_the_place_of_another() -> None:
     other = begun(replace(moving, isr=[1, 2, 3]), [4, 2], live, Rules())
     assert (other.replicas, other.adding, other.removing) == ([4, 2, 1], [4], [1])
     assert set(other.isr) == {1, 2}
+    assert (other.leader, other.leader_epoch) == (1, 6)
 
 
 def test_an_order_alone_is_changed_at_once() -> None:
@@ -348,3 +351,4 @@ def test_moves_leave_sound_states(
         return
     check(back)
     assert set(back.replicas) == set(state.replicas)
+    assert back.leader_epoch > moving.leader_epoch or not moving.adding

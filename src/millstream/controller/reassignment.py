@@ -56,7 +56,7 @@ def begun(
     if not set(moved.replicas) & {*state.isr, *state.eligible}:
         raise InvalidReplicaAssignment("none of the replicas is in sync")
     _check_enough(state, moved.replicas, rules)
-    return finished(_restricted(moved, candidates, rules), candidates, rules)
+    return _fencing(state, finished(_restricted(moved, candidates, rules), candidates, rules))
 
 
 def finished(state: PartitionState, candidates: AbstractSet[int], rules: Rules) -> PartitionState:
@@ -69,10 +69,8 @@ def finished(state: PartitionState, candidates: AbstractSet[int], rules: Rules) 
     replicas = [each for each in state.replicas if each not in state.removing]
     if _lets_go_of_too_many(state, replicas, rules):
         return state
-    done = _restricted(replace(state, replicas=replicas, adding=[], removing=[]), candidates, rules)
-    if state.removing and done.leader_epoch == state.leader_epoch:
-        done = led_by(done, done.leader)  # those removed see that they are fenced
-    return done
+    done = replace(state, replicas=replicas, adding=[], removing=[])
+    return _fencing(state, _restricted(done, candidates, rules))
 
 
 def cancelled(state: PartitionState, candidates: AbstractSet[int], rules: Rules) -> PartitionState:
@@ -83,7 +81,18 @@ def cancelled(state: PartitionState, candidates: AbstractSet[int], rules: Rules)
     if not set(back.replicas) & set(state.isr):
         raise InvalidReplicaAssignment("none of the replicas to go back to is in sync")
     _check_enough(state, back.replicas, rules)
-    return _restricted(back, candidates, rules)
+    return _fencing(state, _restricted(back, candidates, rules))
+
+
+def _fencing(before: PartitionState, after: PartitionState) -> PartitionState:
+    """The state in a new leader epoch, if replicas are removed that were there before.
+
+    They delete their records. One that is added again begins empty: what its leader knows of it, which may
+    never hear that it was away, must not count.
+    """
+    if set(before.replicas) <= set(after.replicas) or after.leader_epoch > before.leader_epoch:
+        return after
+    return led_by(after, after.leader)
 
 
 def _lets_go_of_too_many(state: PartitionState, replicas: Sequence[int], rules: Rules) -> bool:
