@@ -33,7 +33,7 @@ from millstream.protocol.batch import (
 )
 from millstream.protocol.record import Record
 from millstream.storage.log import Appended
-from tests.storage.logs import NOW_MS, PARTITION, TOPIC_ID, World
+from tests.storage.logs import NOW_MS, PARTITION, TOPIC_ID, FaultyFile, World
 
 Test = Callable[[World], Coroutine[Any, Any, None]]
 
@@ -214,6 +214,35 @@ def test_the_request_that_reaches_flush_messages_waits_for_the_flush(tmp_path: P
         assert waiting is not None
         await waiting
         assert partition.log.recovery_point == 3
+        await partition.settle()
+
+    run(test, tmp_path)
+
+
+def test_a_request_that_came_during_a_flush_for_flush_messages_waits_for_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits because of the records that are being flushed; alone they would not ask for another flush."""
+    entered, go_on = threading.Event(), threading.Event()
+    fsync = FaultyFile.fsync
+
+    def held(file: FaultyFile) -> None:
+        entered.set()
+        assert go_on.wait(20)
+        fsync(file)
+
+    async def test(world: World) -> None:
+        partition = lead(world, LogConfig(flush_messages=3))
+        monkeypatch.setattr(FaultyFile, "fsync", held)
+        first = partition.when_acknowledged(1, append(partition, batch(b"a", b"b", b"c")))
+        assert first is not None
+        assert await asyncio.get_running_loop().run_in_executor(None, entered.wait, 20)
+        second = partition.when_acknowledged(1, append(partition, batch(b"d")))
+        assert second is not None
+        go_on.set()
+        await first
+        await second
+        assert partition.log.recovery_point == 4
         await partition.settle()
 
     run(test, tmp_path)

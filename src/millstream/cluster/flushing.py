@@ -15,7 +15,10 @@ log = logging.getLogger(__name__)
 
 
 class Flushing:
-    """The flushes of one log, in a thread, one at a time. Appends that come meanwhile share the next one."""
+    """The flushes of one log, in a thread, one at a time. Appends that come meanwhile share the next one.
+
+    Whoever waits is told of a flush that is under way or follows at once, never of one that may not come.
+    """
 
     def __init__(
         self,
@@ -68,7 +71,7 @@ class Flushing:
                 self.waiters.passed(flushed)
                 if self.comes_first:
                     self._on_flushed()
-                elif not self.is_due:
+                elif not self.is_due and not self.waiters:
                     break
         except KafkaError as error:
             if flushed_log.failure is not None:
