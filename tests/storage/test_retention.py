@@ -3,6 +3,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from millstream.errors import KafkaStorageError
 from millstream.storage.log import Log
 from tests.storage.logs import NOW_MS, SMALL, World, append, batch, fill, offsets
 
@@ -50,6 +53,20 @@ def test_an_expired_active_segment_is_rolled_then_deleted(world: World) -> None:
     assert offsets(log) == []
     assert log.apply_retention(NOW_MS + 200 * HOUR_MS) == 0
     assert append(log, batch(b"next")).base_offset == 200
+
+
+def test_a_full_disk_gets_room_though_the_active_segment_cannot_be_rolled(world: World) -> None:
+    log = filled(world, retention_ms=HOUR_MS)
+    active = log.segments.active.base_offset
+    world.disk.room_bytes = 0
+    assert log.apply_retention(NOW_MS + 100 * HOUR_MS) > 0
+    assert bases(log) == [active]
+    assert offsets(log) == list(range(active, 200))
+    with pytest.raises(KafkaStorageError, match="full"):
+        log.apply_retention(NOW_MS + 100 * HOUR_MS)
+    world.disk.room_bytes = 1 << 62
+    log.apply_retention(NOW_MS + 100 * HOUR_MS)
+    assert bases(log) == [200]
 
 
 def test_size_is_kept_at_or_above_the_limit(world: World) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millstream.errors import KafkaStorageError
+
 if TYPE_CHECKING:
     from millstream.storage.log import Log
     from millstream.storage.segment import Segment
@@ -16,7 +18,12 @@ def apply(log: Log, now_ms: int, high_watermark: int) -> int:
         return 0
     log.abandon_swap()
     if len(expired) == len(log.segments):
-        log.roll()
+        try:
+            log.roll()
+        except KafkaStorageError:  # a full disk has no room for a new segment until the others have gone
+            if log.failure is not None or len(expired) == 1:
+                raise
+            del expired[-1]
     log.start_offset = max(log.start_offset, log.segments.start_of_next(expired[-1], log.end_offset))
     log.epochs.truncate_start(log.start_offset)
     log.segments = log.segments.replaced(expired, ())
