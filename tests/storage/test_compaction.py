@@ -398,6 +398,25 @@ def test_every_offset_and_time_is_found_after_compaction(ledger: Ledger) -> None
             assert (by_time.timestamp, by_time.offset) == (first.timestamp, first.offset)
 
 
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_the_largest_timestamp_is_that_of_a_record_that_stays(ledger: Ledger, codec: Codec) -> None:
+    """Not that of a batch that stays without records, for its producer's sake."""
+    ledger.append((b"b", b"0"))
+    ledger.log.roll()
+    ledger.clock.ms += 1000
+    ledger.append((b"a", b"1"), producer=Producer(9), codec=codec)
+    ledger.clock.ms -= 1000
+    ledger.append((b"a", b"2"), codec=codec)
+    ledger.clean()
+    assert [header.count for header in headers(ledger)] == [1, 0, 1]
+    for reopened in (False, True):
+        if reopened:
+            ledger.reopen()
+        found = ledger.log.max_timestamp_offset()
+        assert found is not None
+        assert (found.timestamp, found.offset) == (ledger.clock.ms, 0)
+
+
 def records_from(ledger: Ledger, offset: int) -> Iterator[int]:
     while (part := ledger.log.read(offset, 300)).data:
         yield from [record.offset for record in decode_records(part.data, from_offset=offset)]

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 
 from millstream.protocol.batch import Record, encode_batch
 from millstream.storage.log import Log
-from tests.storage.logs import NOW_MS, World, append, batch, fill
+from tests.storage.logs import NOW_MS, SMALL, World, append, batch, fill
 
 
 @pytest.mark.parametrize("codec", range(5))
@@ -77,6 +78,21 @@ def test_the_largest_timestamp_may_be_anywhere(world: World) -> None:
     largest = log.max_timestamp_offset()
     assert largest is not None
     assert (largest.timestamp, largest.offset) == (NOW_MS + 5000, 50)
+    log.delete_records(51)
+    largest = log.max_timestamp_offset()
+    assert largest is not None
+    assert (largest.timestamp, largest.offset) == (NOW_MS + 5000, 151)
+
+
+def test_the_largest_timestamp_is_none_of_a_deleted_record(world: World) -> None:
+    log = world.open(replace(SMALL, segment_bytes=1 << 20))
+    append(log, batch(b"future", timestamp=NOW_MS + 5000))
+    append(log, batch(b"late", b"too", timestamp=NOW_MS - 1))
+    append(log, batch(b"now", timestamp=NOW_MS))
+    log.delete_records(1)
+    largest = log.max_timestamp_offset()
+    assert largest is not None
+    assert (largest.timestamp, largest.offset) == (NOW_MS, 3)
 
 
 def _offset(log: Log, timestamp: int) -> int | None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from millstream.errors import KafkaStorageError, OffsetOutOfRange
-from millstream.protocol.batch import decode_records, read_header
+from millstream.protocol.batch import BatchHeader, decode_records, read_header
+from millstream.storage.segment import NO_TIMESTAMP, Segment
 
 if TYPE_CHECKING:
     from millstream.storage.log import Log
-    from millstream.storage.segment import Segment
     from millstream.storage.segment_list import SegmentList
 
 _CHUNK_BYTES: Final = 1 << 20
@@ -40,13 +40,24 @@ def find_first(log: Log, timestamp: int, limit: int) -> FoundTimestamp | None:
 
 
 def find_largest(log: Log, limit: int) -> FoundTimestamp | None:
-    """The first record with the largest timestamp; None if it lies at `limit` or beyond."""
+    """The first record with the largest timestamp; None if it lies at `limit` or beyond.
+
+    A segment's largest timestamp may be that of a record that was deleted, or of a batch that compaction
+    left without records: then the segment's batches are asked.
+    """
 
     def look(segments: SegmentList) -> FoundTimestamp | None:
-        latest = max(segments, key=lambda segment: segment.max_timestamp)
-        if latest.max_timestamp < 0:
-            return None
-        return _search(log, latest, latest.max_timestamp, limit)
+        found: FoundTimestamp | None = None
+        bounds = [(segment.max_timestamp, segment) for segment in segments if segment.size]
+        for bound, segment in sorted(bounds, key=lambda one: -one[0]):
+            known = (NO_TIMESTAMP, 0) if found is None else (found.timestamp, -found.offset)
+            if (bound, -segment.base_offset) <= known:  # later or no larger: nor are those that follow
+                break
+            end_offset = segments.start_of_next(segment, log.end_offset)
+            largest = _search(log, segment, bound, end_offset) or _largest(log, segment, end_offset)
+            if largest is not None and (largest.timestamp, -largest.offset) > known:
+                found = largest
+        return found if found is not None and found.offset < limit else None
 
     return _look_again(log, look)
 
@@ -70,19 +81,41 @@ def _look_again(log: Log, look: Callable[[SegmentList], FoundTimestamp | None]) 
 def _search(log: Log, segment: Segment, timestamp: int, end_offset: int) -> FoundTimestamp | None:
     """The first record of a segment that is at least as late as `timestamp`."""
     entry = segment.time_index.floor(timestamp)
-    offset = max(log.start_offset, segment.base_offset + (entry[1] if entry else 0))
+    for header, batch in _batches(log, segment.base_offset + (entry[1] if entry else 0), end_offset):
+        if header.max_timestamp >= timestamp:
+            for found in _timestamps(log, header, batch):
+                if found.timestamp >= timestamp:
+                    return found
+    return None
+
+
+def _largest(log: Log, segment: Segment, end_offset: int) -> FoundTimestamp | None:
+    """The first record of a segment that has the largest timestamp, by its batches alone."""
+    largest: FoundTimestamp | None = None
+    for header, batch in _batches(log, segment.base_offset, end_offset):
+        if header.max_timestamp > (-1 if largest is None else largest.timestamp):
+            for found in _timestamps(log, header, batch):
+                if found.timestamp > (-1 if largest is None else largest.timestamp):
+                    largest = found
+    return largest
+
+
+def _batches(log: Log, offset: int, end_offset: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """The batches from the one that holds `offset`, or the log's start, up to `end_offset`."""
+    offset = max(log.start_offset, offset)
     while offset < end_offset:
         found = log.read(offset, _CHUNK_BYTES, limit=end_offset)
-        if not found.data:
-            return None
         position = 0
         while position < len(found.data):
             header = read_header(found.data, position)
-            batch = found.data[position : position + header.size]
-            if header.max_timestamp >= timestamp:
-                for record in decode_records(batch, include_control=True, verify_crc=False):
-                    if record.timestamp >= timestamp and record.offset >= log.start_offset:
-                        return FoundTimestamp(record.timestamp, record.offset, header.leader_epoch)
+            yield header, found.data[position : position + header.size]
             position += header.size
+        if not found.data:
+            return
         offset = found.next_offset
-    return None
+
+
+def _timestamps(log: Log, header: BatchHeader, batch: memoryview) -> Iterator[FoundTimestamp]:
+    for record in decode_records(batch, include_control=True, verify_crc=False):
+        if record.offset >= log.start_offset:
+            yield FoundTimestamp(record.timestamp, record.offset, header.leader_epoch)
