@@ -345,6 +345,15 @@ def test_the_topics_own_compression(records: Records, source: Codec, name: str) 
     assert records.batch.decode_records(checked.data) == records.batch.decode_records(data)
 
 
+def test_a_batch_that_the_topics_own_compression_makes_too_large_is_refused(records: Records) -> None:
+    made = [records.kernel.Record(b"\0" * 5000, None, (), NOW_MS)]
+    data = records.batch.encode_batch(made, codec=Codec.ZSTD)
+    assert check(records, data, max_message_bytes=5000).header.codec == Codec.ZSTD
+    with pytest.raises(MessageTooLarge):
+        check(records, data, max_message_bytes=5000, compression_type="uncompressed")
+    assert check(records, data, max_message_bytes=6000, compression_type="uncompressed").header.codec == 0
+
+
 def test_the_topics_own_level(records: Records) -> None:
     made = [records.kernel.Record(b"%d" % (i * i % 7919), None, (), NOW_MS) for i in range(20_000)]
     data = records.batch.encode_batch(made)

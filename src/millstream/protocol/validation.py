@@ -121,6 +121,11 @@ def check_produced(records: Buffer, rules: ProduceRules, produce_version: int, n
     target = codec if rules.compression_type == "producer" else _CODECS[rules.compression_type]
     if target != codec:
         view = _recompressed(view, payload[start:], target, rules.level_of(target))
+        if len(view) > rules.max_message_bytes:
+            raise MessageTooLarge(
+                f"the record batch has {len(view)} bytes with the topic's compression.type,"
+                f" max.message.bytes allows {rules.max_message_bytes}"
+            )
         attributes = attributes & ~CODEC_MASK | target
     elif attributes == header.attributes and max_timestamp == header.max_timestamp:
         return Checked(header, view, max_timestamp_delta)
