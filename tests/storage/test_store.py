@@ -13,6 +13,7 @@ import pytest
 from millstream.config.log import LogConfig
 from millstream.errors import KafkaStorageError
 from millstream.model import NO_UUID, TopicPartition
+from millstream.protocol.batch import ControlMarker, encode_marker
 from millstream.storage.log_dir import LogDirInUse
 from millstream.storage.meta_properties import WrongLogDir, decode_uuid, encode_uuid
 from millstream.storage.store import NoLogDir, Store
@@ -93,6 +94,44 @@ def test_a_kill_leaves_logs_to_recover_from_their_recovery_points(world: World) 
     with pytest.raises(KafkaStorageError):
         found.read(0, 1000)
     assert offsets(found, start=log.segments[1].base_offset) == list(range(log.segments[1].base_offset, 100))
+    store.close()
+
+
+def test_indexes_that_a_power_loss_took_after_a_flush_and_a_roll_are_derived_again(world: World) -> None:
+    """The recovery point is at the end of a segment when the log goes on in another, and the power goes."""
+    store = world.store()
+    log = store.create(PARTITION, TOPIC_ID, SMALL)
+    append(log, batch(b"a", producer_id=1, epoch=0, sequence=0, is_transactional=True))
+    append(log, encode_marker(ControlMarker(False, 4), producer_id=1, producer_epoch=0, timestamp_ms=NOW_MS))
+    log.flush()
+    store.checkpoint()
+    log.roll()
+    store.close(clean=False)
+    for suffix in (".index", ".timeindex", ".txnindex"):
+        path = Path(log.folder, f"{0:020d}{suffix}")
+        assert str(path) not in world.disk.synced
+        path.unlink()
+    store = world.store()
+    found = store.get(PARTITION, TOPIC_ID)
+    assert found is not None
+    assert found.aborted_transactions(0, 2) == [(1, 0)]
+    first = found.offset_for_timestamp(NOW_MS)
+    assert first is not None
+    assert first.offset == 0
+    store.close()
+
+
+def test_what_was_cut_off_is_not_written_down_as_cleaned(world: World) -> None:
+    """Recovery takes no gap below what was cleaned for a loss; what comes instead was never cleaned."""
+    store = world.store()
+    log = store.create(PARTITION, TOPIC_ID, SMALL)
+    fill(log, 50)
+    log.flush()
+    log.cleaned_until = 40
+    store.checkpoint()
+    log.truncate_to(10)
+    checkpoint = Path(world.path, "a", "cleaner-offset-checkpoint")
+    assert checkpoint.read_text() == "0\n1\norders 0 10\n"
     store.close()
 
 

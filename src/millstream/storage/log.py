@@ -126,6 +126,17 @@ class Log:
         """The offset below which everything is durable."""
         return self._flusher.recovery_point
 
+    @property
+    def saved_point(self) -> int:
+        """What is written down of the recovery point: not the end of a segment whose indexes may be lost.
+
+        If the log goes on in another segment there, a start must still look at the one before.
+        """
+        point = self.recovery_point
+        before = self.segments.floor(point - 1)
+        is_whole = self.is_closed or before.is_flushed or point <= before.base_offset
+        return point if is_whole else point - 1
+
     def now_ms(self) -> int:
         return self._around.clock.now_ms()
 
@@ -405,8 +416,10 @@ class Log:
     def doubt_from(self, offset: int) -> None:
         """Take nothing from `offset` on for durable, also after a crash: something else will be there.
 
-        A start believes what lies below the recovery point, with the leader epochs that were written down.
+        A start believes what lies below the recovery point, with the leader epochs that were written down,
+        and takes no gap below what was cleaned for a loss.
         """
+        self.cleaned_until = min(self.cleaned_until, offset)
         if self.recovery_point >= offset:
             self._flusher.cut(offset)
             self.save_recovery_point()

@@ -526,7 +526,7 @@ class Store:
     def _write_checkpoints(self, folder: LogDir) -> None:
         folder.write_offsets(
             checkpoints.RECOVERY_POINTS,
-            lambda: {one.partition: one.recovery_point for one in self._logs_of(folder)},
+            lambda: {one.partition: one.saved_point for one in self._logs_of(folder)},
         )
         self._write_starts(folder)
         self._write_cleaned(folder)
