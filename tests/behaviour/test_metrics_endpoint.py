@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import socket
+import threading
 from collections.abc import Callable
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from millstream.broker.metrics_endpoint import MetricsEndpoint
 from millstream.protocol.messages import ApiVersionsRequest
 from tests.processes import BrokerProcess, free_port, until
 from tests.wire import Wire, append, batch, create_topic, fetch, produce
@@ -86,3 +89,35 @@ def test_hostile_scrapers_do_not_hurt(broker_process: Callable[..., BrokerProces
     with Wire(broker.bootstrap) as wire:
         create_topic(wire, "fine")
         assert append(wire, "fine", b"x") == 0
+
+
+def test_one_connection_is_one_scrape_whatever_it_sends() -> None:
+    scrapes, go_on = [], threading.Event()
+
+    def exposition() -> bytes:
+        scrapes.append(1)
+        assert go_on.wait(20)
+        return b"all"
+
+    async def scenario() -> None:
+        endpoint = MetricsEndpoint(exposition)
+        await endpoint.start("127.0.0.1:0")
+        reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
+        for _ in range(20):
+            writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+            await writer.drain()
+            other, asking = await asyncio.open_connection("127.0.0.1", endpoint.port)
+            asking.write(b"GET /else HTTP/1.1\r\n\r\n")
+            assert b"404" in await other.read()  # by then what came before it was read
+            asking.close()
+        go_on.set()
+        assert (await reader.read()).endswith(b"\r\n\r\nall")
+        writer.close()
+        await endpoint.stop()
+
+    async def main() -> None:
+        async with asyncio.timeout(30):
+            await scenario()
+
+    asyncio.run(main())
+    assert len(scrapes) == 1

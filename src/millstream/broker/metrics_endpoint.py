@@ -19,6 +19,7 @@ class _Scrape(asyncio.Protocol):
     def __init__(self, exposition: Callable[[], bytes]) -> None:
         self._exposition = exposition
         self._received = b""
+        self._is_read = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -28,7 +29,10 @@ class _Scrape(asyncio.Protocol):
         self._timer.cancel()
 
     def data_received(self, data: bytes) -> None:
+        if self._is_read:  # what follows the one request is nobody's
+            return
         self._received += data
+        self._is_read = b"\r\n\r\n" in self._received or len(self._received) > MAX_REQUEST_BYTES
         if b"\r\n\r\n" in self._received:
             self._answer(self._received.partition(b"\r\n")[0])
         elif len(self._received) > MAX_REQUEST_BYTES:
