@@ -224,7 +224,8 @@ class UnsupportedForMessageFormat(KafkaError, code=43):
     """The record format is too old for this request."""
 
 
-class PolicyViolation(KafkaError, code=44): ...
+class PolicyViolation(KafkaError, code=44):
+    """It is not allowed by a policy; a topic's records can be deleted if its cleanup.policy has `delete`."""
 
 
 class OutOfOrderSequenceNumber(KafkaError, code=45):

@@ -201,6 +201,17 @@ def test_bad_lines_say_what_was_written_before(millstream: CommandLine, topic: s
     large = millstream.run("produce", topic, given=b"x" * 3_000_000 + b"\n")
     assert large.code == 1
     assert "max.message.bytes" in large.err
+    nameless = millstream.run("produce", "no name", given=b"x\n")
+    assert nameless.code == 1
+    assert ".." not in nameless.err
+
+
+def test_what_is_wrong_with_a_record_is_said_once(millstream: CommandLine, new_name: Name) -> None:
+    name = new_name("compacted")
+    millstream("topic", "create", name, "-c", "cleanup.policy=compact")
+    result = millstream.run("produce", name, given=b"x\n")
+    assert result.code == 1
+    assert result.err.count("record 0: a compacted topic needs a key") == 1
 
 
 @pytest.mark.parametrize(

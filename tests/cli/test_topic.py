@@ -144,6 +144,10 @@ def test_trim(millstream: CommandLine, new_name: Name) -> None:
     ]
     beyond = millstream.run("topic", "trim", name, "--before", "99", "-y")
     assert beyond.code == 1
+    millstream("topic", "alter", name, "-c", "cleanup.policy=compact")
+    compacted = millstream.run("topic", "trim", name, "--before", "end", "-y")
+    assert compacted.code == 1
+    assert "if its cleanup.policy has `delete`" in compacted.err
 
 
 @pytest.mark.parametrize("words", [["delete", "t"], ["trim", "t", "--before", "end"]])

@@ -148,7 +148,7 @@ def test_a_dir_with_the_registry_is_missed_too(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with make(tmp_path) as broker:
             await create(broker, "a", 10)
-        with pytest.raises(WrongLogDir, match="d2 belongs to a cluster whose registry is in none"):
+        with pytest.raises(WrongLogDir, match=r"d2 belongs to a cluster whose registry is in none.*copy"):
             await make(tmp_path, names=("d2", "d3")).start()
         assert not list(tmp_path.glob("d[23]/registry.db"))
         async with make(tmp_path, names=("d2", "d1")) as broker:

@@ -459,7 +459,7 @@ def test_a_file_that_is_no_registry_is_refused(path: str) -> None:
     Path(path).write_bytes(b"certainly not a database" * 100)
 
     async def story() -> None:
-        with pytest.raises(Unavailable, match="not a database"):
+        with pytest.raises(Unavailable, match=r"not a database\. Put a copy of it back"):
             await started(path)
 
     before = threading.active_count()

@@ -152,6 +152,16 @@ def test_meta_properties_are_kafkas_and_guard_the_dir(world: World) -> None:
     store.close()
 
 
+@pytest.mark.parametrize("content", [b"", b"version=1\n", b"\xff\xfe=\x00"])
+def test_meta_properties_that_say_nothing_are_an_error_that_says_what_to_do(
+    world: World, content: bytes
+) -> None:
+    world.store().close()
+    Path(world.path, "a", "meta.properties").write_bytes(content)
+    with pytest.raises(WrongLogDir, match=r"meta.properties does not say whose .* put a copy of it back"):
+        world.store()
+
+
 def test_a_dir_is_used_by_one_process(world: World) -> None:
     store = world.store()
     with pytest.raises(LogDirInUse, match="another process"):

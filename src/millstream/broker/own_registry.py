@@ -22,6 +22,7 @@ def registry_folder(log_dirs: Sequence[str]) -> str:
         if os.path.exists(os.path.join(folder, META_FILE)):
             raise WrongLogDir(
                 f"{folder} belongs to a cluster whose registry is in none of the log dirs: mount the one that"
-                f" holds {FILE_NAME}, put it back into log.dirs, or name the registry with registry=..."
+                f" holds {FILE_NAME}, put it back into log.dirs, or name the registry with registry=...;"
+                " if it is lost, so are the topics: put a copy of it back, or give the broker empty folders"
             )
     return log_dirs[0]

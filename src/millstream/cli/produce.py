@@ -201,7 +201,8 @@ def _read_whole(name: str) -> bytes:
 def _with_count(error: MillstreamError, batching: Batching) -> MillstreamError:
     """The error, with how much had been written when it came."""
     count = batching.records_written
-    return type(error)(f"{error}. {count} record{'s were' if count != 1 else ' was'} written before")
+    message = str(error).rstrip(".")
+    return type(error)(f"{message}. {count} record{'s were' if count != 1 else ' was'} written before")
 
 
 def _report(topic: str, batching: Batching, as_json: bool) -> None:

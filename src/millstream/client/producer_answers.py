@@ -180,4 +180,5 @@ def reason_of(answer: _PLACE) -> str | None:
         for error in answer.record_errors
         if error.batch_index_error_message
     ]
-    return "; ".join(part for part in [answer.error_message, *details[:1]] if part) or None
+    message = answer.error_message or ""
+    return "; ".join(filter(None, [message, *(one for one in details[:1] if one not in message)])) or None

@@ -283,7 +283,9 @@ class SqliteRegistry(Registry):
             await self._wait_for_ending()
             if isinstance(error, RegistryError):
                 raise
-            raise Unavailable(f"the registry {self._path} cannot be opened: {error}") from error
+            is_damaged = type(error) is sqlite3.DatabaseError
+            advice = ". Put a copy of it back, with which it knows the topics" if is_damaged else ""
+            raise Unavailable(f"the registry {self._path} cannot be opened: {error}{advice}") from error
         is_first = self._session == 0
         self._session = worker.session
         if worker.is_lost:

@@ -66,7 +66,7 @@ class MetaProperties(NamedTuple):
     @classmethod
     def parse(cls, data: bytes, path: str, new_directory_id: UUID) -> MetaProperties:
         """Read a file's bytes. A file without a directory id, an old one, gets the new one."""
-        lines = [line.strip() for line in data.decode().splitlines()]
+        lines = [line.strip() for line in data.decode(errors="replace").splitlines()]
         pairs = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
         try:
             node_id = int(pairs.get("node.id") or pairs["broker.id"])
@@ -79,7 +79,10 @@ class MetaProperties(NamedTuple):
                 frozenset(map(_parse_other, filter(None, pairs.get("other.dirs", "").split(",")))),
             )
         except (KeyError, ValueError) as error:
-            raise WrongLogDir(f"{path} is not readable: {error!r}") from error
+            raise WrongLogDir(
+                f"{path} does not say whose log dir it is in ({error!r}): put a copy of it back,"
+                " or give the broker another data folder"
+            ) from error
 
     def check(self, path: str, cluster_id: str, node_id: int) -> None:
         """Raise WrongLogDir unless the dir is that cluster's and that broker's."""
