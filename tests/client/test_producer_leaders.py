@@ -9,13 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench.clusters import MillstreamCluster
 
 from millstream import AsyncProducer, TopicPartition
-from millstream.client.cluster import Cluster as Client
-from millstream.client.deadline import Deadline
 from millstream.client.offsets import READ_COMMITTED
-from millstream.client.topics import create_topic
+from millstream.testing import Cluster as Processes
 from tests.client.logs import read_batches
 from tests.controller.cluster import Cluster
 
@@ -118,28 +115,21 @@ def test_transactions_while_brokers_are_stopped_in_turn(tmp_path: Path) -> None:
 def test_records_while_a_leader_is_killed(tmp_path: Path) -> None:
     """`kill -9` of a broker's process: what was acknowledged is there, once, in order."""
     settings = {"registry.session.timeout.ms": "2000", "min.insync.replicas": "2"}
-    cluster = MillstreamCluster(tmp_path, settings)
 
-    async def main() -> None:
-        bootstrap = [f"127.0.0.1:{port}" for port in cluster.ports]
-        async with Client(bootstrap) as client:
-            await create_topic(client, "t", Deadline(60_000), partitions=PARTITIONS, replication_factor=3)
-            topic = await client.topic("t", Deadline(10_000))
-            victim = topic.partition(0).leader
-        async with AsyncProducer(bootstrap, **OPTIONS) as producer:
+    async def main(processes: Processes) -> None:
+        victim = processes[processes.leader("t")]
+        async with AsyncProducer(processes.bootstrap.split(","), **OPTIONS) as producer:
             deliveries = []
             for number in range(3000):
                 deliveries.append(producer.send("t", b"%d" % number, partition=number % PARTITIONS))
                 if number == 1000:
-                    os.kill(cluster.pids[victim - 1], signal.SIGKILL)
+                    os.kill(victim.pid, signal.SIGKILL)
                 await asyncio.sleep(0.001)
-            await asyncio.gather(*deliveries)
+            told = await asyncio.gather(*deliveries)
         expected = [list(range(index, 3000, PARTITIONS)) for index in range(PARTITIONS)]
-        assert await values(bootstrap, "t", 0) == expected
+        assert await values(processes.bootstrap.split(","), "t", 0) == expected
+        assert all(each.offset in (-1, number // PARTITIONS) for number, each in enumerate(told))
 
-    cluster.format()
-    cluster.launch()
-    try:
-        asyncio.run(asyncio.wait_for(main(), 120))
-    finally:
-        cluster.stop()
+    with Processes(3, settings, data=tmp_path) as processes:
+        processes.create_topic("t", PARTITIONS, replication_factor=3)
+        asyncio.run(asyncio.wait_for(main(processes), 120))
