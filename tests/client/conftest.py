@@ -17,17 +17,20 @@ from tests.processes import until
 
 TIMEOUT_MS = 30_000
 
+KEEP_ALL = {"log.retention.ms": "-1"}
+"""For records with the times of tests, long ago: Kafka looks for old ones half a minute after its start."""
+
 
 @pytest.fixture(scope="session")
 def kafka_bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with KafkaBroker(tmp_path_factory.mktemp("kafka"), heap="400m") as kafka:
+    with KafkaBroker(tmp_path_factory.mktemp("kafka"), heap="400m", settings=KEEP_ALL) as kafka:
         yield kafka.bootstrap
 
 
 @pytest.fixture(scope="module")
 def own_bootstrap() -> Iterator[str]:
     """Gone before other modules: a simulation must not share its process with a broker's thread."""
-    with Broker() as broker:
+    with Broker(KEEP_ALL) as broker:
         yield broker.bootstrap
 
 

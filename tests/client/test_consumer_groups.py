@@ -20,6 +20,7 @@ from millstream.client.topics import add_partitions
 from millstream.errors import FencedInstanceId, StaleMemberEpoch, UnknownMemberId
 from millstream.protocol.messages import JoinGroupResponse
 from millstream.testing import Broker
+from tests.client.conftest import KEEP_ALL
 from tests.client.consuming import fill, new_topic, numbered, read, until
 
 Body = Callable[[str], Coroutine[Any, Any, None]]
@@ -33,6 +34,7 @@ QUICK = {
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "1",
     "offsets.topic.replication.factor": "1",
+    **KEEP_ALL,
 }
 KINDS = ["millstream", pytest.param("kafka", marks=pytest.mark.java)]
 

@@ -128,12 +128,12 @@ def test_configurations(with_cluster: Run, new_name: Name) -> None:
     async def work(cluster: Cluster, deadline: Deadline) -> None:
         await create_topic(cluster, name, deadline, configs={"cleanup.policy": "compact"})
 
-        async def shows(retention: str, policies: set[str], source: str) -> None:
+        async def shows(roll: str, policies: set[str], source: str) -> None:
             """Brokers of a cluster learn of a change a moment after it was answered."""
             while True:
                 found = await describe_configs(cluster, Resource.TOPIC, name, deadline)
                 values = {config.name: (config.value or "", config.source) for config in found}
-                is_there = values["retention.ms"] == (retention, source)
+                is_there = values["segment.ms"] == (roll, source)
                 if is_there and set(values["cleanup.policy"][0].split(",")) == policies:
                     assert values["cleanup.policy"][1] == "topic"
                     return
@@ -142,15 +142,15 @@ def test_configurations(with_cluster: Run, new_name: Name) -> None:
 
         await shows("604800000", {"compact"}, "default")
         changes: list[tuple[str, Change, str | None]] = [
-            ("retention.ms", Change.SET, "1234"),
+            ("segment.ms", Change.SET, "1234"),
             ("cleanup.policy", Change.APPEND, "delete"),
         ]
         await alter_configs(cluster, Resource.TOPIC, name, changes, deadline)
         await shows("1234", {"compact", "delete"}, "topic")
-        changes = [("retention.ms", Change.DELETE, None), ("cleanup.policy", Change.SUBTRACT, "compact")]
+        changes = [("segment.ms", Change.DELETE, None), ("cleanup.policy", Change.SUBTRACT, "compact")]
         await alter_configs(cluster, Resource.TOPIC, name, changes, deadline)
         await shows("604800000", {"delete"}, "default")
-        changes = [("retention.ms", Change.SET, "soon")]
+        changes = [("segment.ms", Change.SET, "soon")]
         with pytest.raises(InvalidConfig):
             await alter_configs(cluster, Resource.TOPIC, name, changes, deadline)
         with pytest.raises(NoSuchTopic, match="absent"):
