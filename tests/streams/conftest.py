@@ -48,8 +48,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
-    """A broker in a thread of the tests' process; `broker.bootstrap` is its address."""
-    with Broker({"num.partitions": "2", "log.cleaner.backoff.ms": "100"}) as running:
+    """A broker in a thread of the tests' process; `broker.bootstrap` is its address.
+
+    It outlives its first look for old records, and keeps them: some tests write records of long ago.
+    """
+    config = {"num.partitions": "2", "log.cleaner.backoff.ms": "100", "log.retention.ms": "-1"}
+    with Broker(config) as running:
         yield running
 
 
