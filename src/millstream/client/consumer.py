@@ -122,7 +122,7 @@ class AsyncConsumer(ConsumerQueries, MustClose):
             self._cluster,
             [Lane(cluster) for cluster in fetching],
             self._assignment,
-            Positions(self._cluster, self._coordinators, options),
+            Positions(self._cluster, options),
             self._poll_point,
             options,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from millstream.client.cluster import Cluster
 from millstream.client.consumer_errors import LogTruncated, NoOffset
@@ -12,41 +12,36 @@ from millstream.client.consumer_options import ConsumerOptions
 from millstream.client.deadline import Deadline
 from millstream.client.errors import raise_for
 from millstream.client.group_offsets import fetch_committed
-from millstream.client.offsets import LATEST, list_offsets
+from millstream.client.offsets import LATEST, Found, ask_leaders
 from millstream.client.subscription import NOT_KNOWN, PartitionState
 from millstream.errors import KafkaError
+from millstream.model import TopicPartition
 from millstream.protocol.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 
 
 class Positions:
-    """Looks up positions for partitions that have none, and checks those under a new leader."""
+    """Looks up positions for partitions that have none, and checks those under a new leader.
 
-    def __init__(self, cluster: Cluster, coordinators: Cluster, options: ConsumerOptions) -> None:
+    Each is looked up once: what has none then is asked for again after a pause. None waits for another that
+    has no leader, or a silent one.
+    """
+
+    def __init__(self, cluster: Cluster, options: ConsumerOptions) -> None:
         self._cluster = cluster
-        self._coordinators = coordinators
         self._options = options
 
-    async def find(self, states: Iterable[PartitionState]) -> list[KafkaError]:
-        """Give each state a position; the errors of those that stay without one."""
+    async def find(
+        self, states: Iterable[PartitionState], on_found: Callable[[], object]
+    ) -> list[KafkaError]:
+        """Give each state a position, telling when some have one; the errors of those that stay without."""
         deadline = Deadline(self._options.request_timeout_ms)
         turns = {state: state.turn for state in states}
-        fresh = [state for state in turns if state.reset_to is None]
-        if self._options.group is not None and fresh:
-            found = await fetch_committed(
-                self._coordinators,
-                self._options.group,
-                deadline,
-                partitions=[state.partition for state in fresh],
-            )
-            for state in fresh:
-                committed = found.get(state.partition)
-                if committed is not None and state.turn == turns.pop(state):
-                    state.seek(committed.offset, committed.leader_epoch)
-        by_topic: dict[str, dict[PartitionState, int]] = defaultdict(dict)
-        for state, turn in turns.items():
-            by_topic[state.partition.topic][state] = turn
+        fresh = {state: turn for state, turn in turns.items() if state.reset_to is None}
+        others = {state: turn for state, turn in turns.items() if state not in fresh}
         results = await asyncio.gather(
-            *(self._begin(turns, deadline) for turns in by_topic.values()), return_exceptions=True
+            self._resume(fresh, deadline, on_found),
+            self._begin(others, deadline, on_found),
+            return_exceptions=True,
         )
         errors: list[KafkaError] = []
         for result in results:
@@ -54,28 +49,72 @@ class Positions:
                 errors.append(result)
             elif isinstance(result, BaseException):
                 raise result
+            else:
+                errors += result
         return errors
 
-    async def _begin(self, turns: dict[PartitionState, int], deadline: Deadline) -> None:
-        """Begin partitions of one topic at the times that are asked for, or by the policy."""
-        times: dict[PartitionState, int] = {}
-        for state in turns:
-            time_ms = state.reset_to if state.reset_to is not None else self._options.reset_to
-            if time_ms is None:
-                raise NoOffset(
-                    f'partition {state.partition} has no committed offset, and offset_reset is "none"',
-                    (state.partition,),
-                )
-            times[state] = time_ms
-        isolation = self._options.isolation
-        asked = {state.partition: time_ms for state, time_ms in times.items()}
-        found = await list_offsets(self._cluster, asked, deadline, isolation_level=isolation)
-        too_late = {partition: LATEST for partition, place in found.items() if place.offset < 0}
-        if too_late:
-            found |= await list_offsets(self._cluster, too_late, deadline, isolation_level=isolation)
+    async def _resume(
+        self, turns: dict[PartitionState, int], deadline: Deadline, on_found: Callable[[], object]
+    ) -> list[KafkaError]:
+        """Go on where the group is; begin where it has never been."""
+        if self._options.group is None or not turns:
+            return await self._begin(turns, deadline, on_found)
+        found = await fetch_committed(
+            self._cluster,
+            self._options.group,
+            deadline,
+            partitions=[state.partition for state in turns],
+        )
+        others = {}
         for state, turn in turns.items():
-            if state.turn == turn and state.fetch_position == NOT_KNOWN:
-                state.seek(found[state.partition].offset)
+            committed = found.get(state.partition)
+            if committed is None:
+                others[state] = turn
+            elif state.turn == turn:
+                state.seek(committed.offset, committed.leader_epoch)
+        on_found()
+        return await self._begin(others, deadline, on_found)
+
+    async def _begin(
+        self, turns: dict[PartitionState, int], deadline: Deadline, on_found: Callable[[], object]
+    ) -> list[KafkaError]:
+        """Begin partitions at the times that are asked for, or by the policy."""
+        by_topic: dict[str, dict[TopicPartition, int]] = defaultdict(dict)
+        errors: list[KafkaError] = []
+        for state, turn in turns.items():
+            if state.turn != turn:
+                continue  # it was told where to begin meanwhile
+            time_ms = state.reset_to if state.reset_to is not None else self._options.reset_to
+            if time_ms is not None:
+                by_topic[state.partition.topic][state.partition] = time_ms
+                continue
+            reason = f'partition {state.partition} has no committed offset, and offset_reset is "none"'
+            errors.append(NoOffset(reason, (state.partition,)))
+        known = {state.partition: (state, turn) for state, turn in turns.items()}
+        too_late: dict[TopicPartition, int] = {}
+
+        def take(found: dict[TopicPartition, Found]) -> None:
+            for partition, place in found.items():
+                state, turn = known.get(partition, (None, 0))
+                if place.offset < 0:
+                    too_late[partition] = LATEST
+                elif state is not None and state.turn == turn and state.fetch_position == NOT_KNOWN:
+                    state.seek(place.offset)
+            on_found()
+
+        isolation = self._options.isolation
+        for part in await asyncio.gather(
+            *(
+                ask_leaders(self._cluster, asked, deadline, take, isolation_level=isolation)
+                for asked in by_topic.values()
+            )
+        ):
+            errors += part
+        if too_late:
+            errors += await ask_leaders(
+                self._cluster, dict(too_late), deadline, take, isolation_level=isolation
+            )
+        return errors
 
     async def check(self, state: PartitionState, leader: int, leader_epoch: int) -> tuple[int, int] | None:
         """See that the records before a position are still those that were read (KIP-320).

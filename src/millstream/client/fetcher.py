@@ -172,7 +172,7 @@ class Fetcher:
     async def _find(self, states: list[PartitionState]) -> None:
         turns = {state: state.turn for state in states}
         try:
-            for error in await self._positions.find(states):
+            for error in await self._positions.find(states, self.pump):
                 self._report(error)
         except KafkaError as error:
             self._report(error)
@@ -206,12 +206,18 @@ class Fetcher:
             self._report(error)
             place = None
         except BaseException:
-            state.is_fetching = False
+            self._checked(state, turn)
             raise
         if place is None:
-            state.is_fetching = False
+            self._checked(state, turn)
         else:
             await self._poll_point.run(partial(self._go_back, state, turn, place))
+
+    @staticmethod
+    def _checked(state: PartitionState, turn: int) -> None:
+        """Let a partition be fetched, unless a seek did and a Fetch may be out."""
+        if state.turn == turn:
+            state.is_fetching = False
 
     async def _go_back(self, state: PartitionState, turn: int, place: tuple[int, int]) -> None:
         """Read anew from where the logs differ: between two polls, as the caller may be reading."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from millstream.client.cluster import UNKNOWN_TOPIC_WAIT_MS, Cluster
 from millstream.client.deadline import Deadline
 from millstream.client.errors import raise_for
-from millstream.errors import KafkaError, RequestTimedOut
+from millstream.errors import KafkaError, LeaderNotAvailable, RequestTimedOut, UnknownTopicOrPartition
 from millstream.model import TopicPartition
 from millstream.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
 
@@ -45,35 +45,8 @@ async def list_offsets(
     found: dict[TopicPartition, Found] = {}
 
     async def attempt() -> None:
-        missing = [partition for partition in times_ms if partition not in found]
-        by_leader = await partitions_by_leader(cluster, missing, deadline)
-        errors: list[KafkaError] = []
-
-        async def ask(leader: int, partitions: list[TopicPartition]) -> None:
-            request = _request(cluster, {p: times_ms[p] for p in partitions}, isolation_level)
-            request.timeout_ms = deadline.remaining_ms
-            response = await cluster.request(leader, request, ListOffsetsResponse, deadline)
-            for topic in response.topics:
-                for part in topic.partitions:
-                    partition = TopicPartition(topic.name, part.partition_index)
-                    try:
-                        raise_for(part.error_code, None, f"partition {partition}")
-                    except KafkaError as error:
-                        cluster.forget(topic.name)
-                        errors.append(error)
-                        continue
-                    found[partition] = Found(part.offset, part.timestamp, part.leader_epoch)
-
-        results = await asyncio.gather(
-            *(ask(leader, parts) for leader, parts in by_leader.items()), return_exceptions=True
-        )
-        for result in results:
-            if isinstance(result, KafkaError):
-                errors.append(result)
-                for partition in missing:
-                    cluster.forget(partition.topic)
-            elif isinstance(result, BaseException):
-                raise result
+        missing = {partition: time_ms for partition, time_ms in times_ms.items() if partition not in found}
+        errors = await ask_leaders(cluster, missing, deadline, found.update, isolation_level=isolation_level)
         errors.sort(key=lambda error: error.retriable)
         if errors:
             raise errors[0]
@@ -84,19 +57,87 @@ async def list_offsets(
     return {partition: found[partition] for partition in times_ms}
 
 
-def _request(
-    cluster: Cluster, times_ms: Mapping[TopicPartition, int], isolation_level: int
-) -> ListOffsetsRequest:
-    by_topic: dict[str, list[ListOffsetsRequest.ListOffsetsPartition]] = defaultdict(list)
-    for partition, time_ms in times_ms.items():
-        known = cluster.metadata.topics[partition.topic].partitions[partition.partition]
-        by_topic[partition.topic].append(
-            ListOffsetsRequest.ListOffsetsPartition(
-                partition_index=partition.partition,
+async def ask_leaders(
+    cluster: Cluster,
+    times_ms: Mapping[TopicPartition, int],
+    deadline: Deadline,
+    take: Callable[[dict[TopicPartition, Found]], object],
+    *,
+    isolation_level: int,
+) -> list[KafkaError]:
+    """Ask for offsets once. `take` gets what a leader answers as soon as it does; the errors of the others.
+
+    A partition that cannot be asked for, or whose leader is silent, holds up none of the others.
+    """
+    by_leader, errors = await _led(cluster, times_ms, deadline)
+
+    async def ask(leader: int, request: ListOffsetsRequest) -> None:
+        request.timeout_ms = deadline.remaining_ms
+        try:
+            response = await cluster.request(leader, request, ListOffsetsResponse, deadline)
+        except KafkaError as error:
+            errors.append(error)
+            for asked in request.topics:
+                cluster.forget(asked.name)
+            return
+        found: dict[TopicPartition, Found] = {}
+        for topic in response.topics:
+            for part in topic.partitions:
+                partition = TopicPartition(topic.name, part.partition_index)
+                try:
+                    raise_for(part.error_code, None, f"partition {partition}")
+                except KafkaError as error:
+                    cluster.forget(topic.name)
+                    errors.append(error)
+                    continue
+                found[partition] = Found(part.offset, part.timestamp, part.leader_epoch)
+        take(found)
+
+    requests = {leader: _request(parts, isolation_level) for leader, parts in by_leader.items()}
+    await asyncio.gather(*(ask(leader, request) for leader, request in requests.items()))
+    return errors
+
+
+_Asked = tuple[TopicPartition, ListOffsetsRequest.ListOffsetsPartition]
+
+
+async def _led(
+    cluster: Cluster, times_ms: Mapping[TopicPartition, int], deadline: Deadline
+) -> tuple[dict[int, list[_Asked]], list[KafkaError]]:
+    """What to ask of each leader; the errors of partitions that have none."""
+    by_leader: dict[int, list[_Asked]] = defaultdict(list)
+    errors: list[KafkaError] = []
+    by_topic: dict[str, list[TopicPartition]] = defaultdict(list)
+    for partition in times_ms:
+        by_topic[partition.topic].append(partition)
+    for name, partitions in by_topic.items():
+        try:
+            topic = await cluster.topic(name, deadline)
+        except KafkaError as error:
+            errors.append(error)
+            continue
+        for partition in partitions:
+            try:
+                known = topic.partition(partition.partition)
+                if known.leader not in cluster.metadata.nodes:
+                    raise LeaderNotAvailable(f"broker {known.leader}, which leads {partition}, is away")
+            except (LeaderNotAvailable, UnknownTopicOrPartition) as error:
+                cluster.forget(name)
+                errors.append(error)
+                continue
+            wanted = ListOffsetsRequest.ListOffsetsPartition(
+                partition_index=known.index,
                 current_leader_epoch=known.leader_epoch,
-                timestamp=time_ms,
+                timestamp=times_ms[partition],
             )
-        )
+            by_leader[known.leader].append((partition, wanted))
+    return by_leader, errors
+
+
+def _request(parts: Iterable[_Asked], isolation_level: int) -> ListOffsetsRequest:
+    by_topic: dict[str, list[ListOffsetsRequest.ListOffsetsPartition]] = defaultdict(list)
+    for partition, wanted in parts:
+        by_topic[partition.topic].append(wanted)
     return ListOffsetsRequest(
         replica_id=-1,
         isolation_level=isolation_level,

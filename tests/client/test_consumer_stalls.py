@@ -1,0 +1,91 @@
+"""What one partition, or a group, waits for does not hold up the records of others."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from millstream.client.cluster import Cluster as Client
+from millstream.client.consumer import AsyncConsumer
+from millstream.client.coordinators import with_coordinator
+from millstream.client.deadline import Deadline
+from millstream.client.errors import raise_for
+from millstream.model import TopicPartition
+from millstream.protocol.messages import JoinGroupRequest, JoinGroupResponse
+from tests.client.consuming import fill, new_topic, numbered, read
+from tests.controller.cluster import Cluster
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+def test_a_partition_without_a_leader(tmp_path: Path, group: str | None) -> None:
+    """Where it begins cannot be asked for; others begin all the same, and it begins when it is led again."""
+
+    async def main() -> None:
+        async with Cluster(tmp_path, count=2, config={"offsets.topic.replication.factor": "1"}) as cluster:
+            await cluster.until_controller()
+            await cluster.create("t", assignment={0: [1], 1: [2]})
+            ports = {number: broker.port for number, broker in cluster.brokers.items()}
+            address = f"127.0.0.1:{ports[1]}"
+            for partition in (0, 1):
+                await fill(address, "t", partition, numbered(10))
+            await cluster.stop(2)
+            await cluster.until(lambda: cluster.states("t")[1].leader == -1)
+            async with AsyncConsumer(address, group=group, offset_reset="earliest") as consumer:
+                consumer.assign([("t", 0), ("t", 1)])
+                assert {record.partition for record in await read(consumer, 10)} == {0}
+                await cluster.start(2, {"listeners": f"PLAINTEXT://127.0.0.1:{ports[2]}"})
+                assert {record.partition for record in await read(consumer, 10)} == {1}
+
+    uvloop.run(asyncio.wait_for(main(), 60))
+
+
+async def join(client: Client, group: str, topic: str, member_id: str = "") -> JoinGroupResponse:
+    """Join as a member that asks for a topic and will not be heard of again."""
+    metadata = b"\0\0" + (1).to_bytes(4, "big") + len(topic).to_bytes(2, "big") + topic.encode() + b"\xff" * 4
+    request = JoinGroupRequest(
+        group_id=group,
+        session_timeout_ms=120_000,
+        rebalance_timeout_ms=120_000,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequest.JoinGroupRequestProtocol(name="cooperative-sticky", metadata=metadata)],
+    )
+
+    async def attempt(node_id: int) -> JoinGroupResponse:
+        return await client.request(node_id, request, JoinGroupResponse, Deadline(30_000))
+
+    return await with_coordinator(client, group, attempt, Deadline(30_000))
+
+
+def test_positions_are_found_while_the_group_waits_for_a_member(either_bootstrap: str) -> None:
+    """A cooperative member reads on during a rebalance, however long that takes."""
+
+    async def main() -> None:
+        topic, other = await new_topic(either_bootstrap), await new_topic(either_bootstrap)
+        group = f"waiting-{topic}"
+        await fill(either_bootstrap, topic, 0, numbered(10))
+        consumer = AsyncConsumer(
+            either_bootstrap,
+            group=group,
+            offset_reset="earliest",
+            auto_commit=False,
+            heartbeat_interval_ms=50,
+        )
+        async with consumer, Client(either_bootstrap) as client:
+            consumer.subscribe(topic)
+            await read(consumer, 10)
+            await consumer.commit({TopicPartition(topic, 0): 7})
+            member_id = (await join(client, group, topic)).member_id
+            joining = asyncio.ensure_future(join(client, group, topic, member_id))
+            while not joining.done():
+                await consumer.poll(timeout=0.05)
+            raise_for(joining.result().error_code, None, group)
+            consumer.subscribe([topic, other])  # for which all join again, but the other does not
+            await consumer.poll(timeout=0.5)
+            consumer.seek_to_committed()
+            assert [record.offset for record in await read(consumer, 3)] == [7, 8, 9]
+
+    uvloop.run(asyncio.wait_for(main(), 60))
