@@ -165,3 +165,17 @@ def test_a_static_member_comes_back_to_a_full_group() -> None:
     back = host.join("g", instance="b")
     assert error_of(back) == 0
     assert error_of(host.join("g", instance="c")) == 81
+
+
+def test_a_new_static_member_that_starts_again_while_others_take_their_time() -> None:
+    """It waits for its first answer, and cannot send heartbeats: its session does not end meanwhile."""
+    host = Host()
+    ids = stable(host, "a", rebalance_ms=120_000)
+    first = host.join("g", instance="b")
+    again = host.join("g", instance="b")
+    assert error_of(first) == FencedInstanceId.code
+    for _ in range(12):
+        host.wait(5_000)
+        host.heartbeat("g", ids["a"], 1, "a")
+    assert not again.is_done
+    host.settle("g", [host.join("g", ids["a"], instance="a"), again])

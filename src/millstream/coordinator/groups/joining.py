@@ -184,7 +184,7 @@ class Joins:
         group.replace(member, member_id)
         member.client_id, member.client_host = client.client_id, client.host
         self._update(group, member, request, protocols)
-        self._rebalances.heard(group, member)
+        self._rebalances.heard(group, member, NEW_MEMBER_TIMEOUT_MS if member.is_new else None)
         if group.state is not State.STABLE or group.choose_protocol() != group.protocol_name:
             promise = group.wait_to_join(member)
             return Result(promise, self._rebalances.begin_or_complete(group))
