@@ -262,6 +262,34 @@ def test_two_transactions_on_one_partition() -> None:
     assert offset(host) == 2
 
 
+def test_offsets_of_an_open_transaction_go_with_their_topic() -> None:
+    host = Host()
+    commit_pending(host, at=9)
+    host.wait(10)
+    host.apply(host.shard.delete_topics({"t": host.clock.now_ms()}))
+    host.run_timers()
+    host.wait(10)
+    commit_pending(host, producer=2, at=1)  # in the topic made anew
+    host.end_transaction(Producer(1, 0), is_commit=True)
+    assert offset(host) is None
+    host.end_transaction(Producer(2, 0), is_commit=True)
+    assert offset(host) == 1
+    host.reload(NotCoordinator())
+    assert offset(host) == 1
+
+
+def test_a_topic_s_end_takes_nothing_from_a_transaction_in_the_topic_made_anew() -> None:
+    host = Host()
+    commit(host)
+    deleted_ms = host.clock.now_ms()
+    host.wait(10)
+    commit_pending(host, at=1)
+    host.apply(host.shard.delete_topics({"t": deleted_ms}))
+    host.run_timers()
+    host.end_transaction(Producer(1, 0), is_commit=True)
+    assert offset(host) == 1
+
+
 def test_a_transactional_commit_checks_the_member() -> None:
     host = Host()
     caller = member(host)

@@ -14,7 +14,11 @@ STEP = 10_000
 
 
 class DeletedTopics:
-    """Removes the offsets that groups had in deleted topics, not those committed later in new ones."""
+    """Removes the offsets that groups had in deleted topics, not those committed later in new ones.
+
+    So it does with those of open transactions. Where one was committed later, all stay: what removes a
+    position removes also what a transaction would make of it.
+    """
 
     def __init__(self, offsets: Offsets, timers: Timers) -> None:
         self._offsets = offsets
@@ -30,7 +34,7 @@ class DeletedTopics:
     def _look(self, group_id: str) -> tuple[list[Entry], int]:
         entries = [
             offset_tombstone(group_id, partition)
-            for partition, committed in self._offsets.within(group_id, self._gone)
-            if committed.commit_timestamp_ms <= self._gone[partition.topic]
+            for partition, committed_ms in self._offsets.within(group_id, self._gone)
+            if committed_ms <= self._gone[partition.topic]
         ]
         return entries, self._offsets.count(group_id)

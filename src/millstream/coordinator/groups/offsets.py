@@ -81,14 +81,23 @@ class Offsets:
                 if committed is not None:
                     yield partition_at(place), committed
 
-    def within(self, group_id: str, topics: Collection[str]) -> Iterator[tuple[TopicPartition, Committed]]:
-        """The positions of a group in some topics."""
+    def within(self, group_id: str, topics: Collection[str]) -> Iterator[tuple[TopicPartition, int]]:
+        """Where in some topics a group has a position, or may get one from an open transaction, and when
+        the last of all that was committed there."""
         heads = {place_of(topic, 0)[:-4] for topic in topics}
-        for place, value in self._groups.get(group_id.encode(), {}).items():
-            if place[:-4] in heads:
-                committed = _read(value)
-                if committed is not None:
-                    yield partition_at(place), committed
+        group = group_id.encode()
+        visible, unstable = self._groups.get(group, {}), self._unstable.get(group, {})
+        for place in dict.fromkeys((*visible, *unstable)):
+            if place[:-4] not in heads:
+                continue
+            values = [visible[place]] if place in visible else []
+            for producer_id in unstable.get(place, ()):
+                pending = self._open[producer_id][group].get(place)
+                if pending is not None:
+                    values.append(pending.value)
+            read = [committed for committed in map(_read, values) if committed is not None]
+            if read:
+                yield partition_at(place), max(committed.commit_timestamp_ms for committed in read)
 
     def partitions(self, group_id: str) -> list[TopicPartition]:
         """The partitions in which a group has a position."""
