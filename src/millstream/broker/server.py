@@ -29,7 +29,7 @@ from millstream.broker.own_registry import registry_folder
 from millstream.broker.producer_ids import ProducerIds
 from millstream.broker.remote_ends import ASK_MS
 from millstream.broker.router import Router
-from millstream.broker.transaction_admission import TransactionAdmission
+from millstream.broker.transaction_admission import COMMIT_TIMEOUT_MS, TransactionAdmission
 from millstream.broker.transaction_markers import TransactionMarkers
 from millstream.clock import Clock, SystemClock
 from millstream.cluster.metadata import Endpoint, Metadata
@@ -134,7 +134,9 @@ class Broker:
         self.group_metrics = GroupMetrics(self)
         self.transaction_admission = TransactionAdmission(self)
         self.transaction_markers = TransactionMarkers(self)
-        self.transactions: Runtime[TransactionShard] = Runtime(TRANSACTIONS_TOPIC, self._transaction_shard)
+        self.transactions: Runtime[TransactionShard] = Runtime(
+            TRANSACTIONS_TOPIC, self._transaction_shard, COMMIT_TIMEOUT_MS
+        )
         self.coordinators.add(TRANSACTIONS_TOPIC, self.transactions)
         self.background = Background(self.metrics.background_failures)
         self.metrics_endpoint = MetricsEndpoint(self.metrics.exposition)

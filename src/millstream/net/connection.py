@@ -4,8 +4,9 @@ Bytes arrive in one buffer that is used again for every frame. A frame is handed
 view of that buffer, valid only until the service returns: what must live longer is copied. Requests
 start in the order they came. A request that cannot answer at once reserves its place; answers leave
 in the order of their requests whatever finishes first. Two things hold back the next request: one
-that asked to run alone (everything but Produce, as in Kafka), and answers that the client does not
-read. So what a connection holds is bounded: its buffer, its reserved places, and one large answer.
+that asked to run alone (all but Produce, as in Kafka, and what brokers ask for many transactions), and
+answers that the client does not read. So what a connection holds is bounded: its buffer, its reserved
+places, and one large answer.
 """
 
 from __future__ import annotations

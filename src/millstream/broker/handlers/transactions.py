@@ -110,12 +110,15 @@ def code_for(error: KafkaError, version: int, fenced_since: int = FENCED_SINCE) 
     return error.code
 
 
-@handles(AddPartitionsToTxnRequest)
+@handles(AddPartitionsToTxnRequest, is_alone=False)
 def add_partitions_to_txn(
     ctx: Context, req: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse | Awaitable[AddPartitionsToTxnResponse]:
     """v2 PRODUCER_FENCED; v3 flexible; v4 many transactions, and a mere verification, between brokers
     (KIP-890); v5 TRANSACTION_ABORTABLE.
+
+    Brokers ask for many producers over one connection: none waits until another's partitions are
+    committed.
     """
     if ctx.version >= BROKERS_SINCE:
         return _add_for_brokers(ctx, req)
@@ -246,10 +249,13 @@ def end_txn(ctx: Context, req: EndTxnRequest) -> EndTxnResponse | Awaitable[EndT
     )
 
 
-@handles(WriteTxnMarkersRequest)
+@handles(WriteTxnMarkersRequest, is_alone=False)
 async def write_txn_markers(ctx: Context, req: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
     """v1 flexible; v2 the version of the transaction (KIP-1228). Coordinators send it, and admins who
     abort what nobody else will.
+
+    A coordinator sends those of many transactions over one connection: a partition that cannot commit
+    now does not keep the others from learning of their ends.
     """
     response = WriteTxnMarkersResponse(markers=[])
     deadline = asyncio.get_running_loop().time() + MARKERS_SECONDS
