@@ -263,7 +263,8 @@ def test_a_broker_whose_log_dir_failed_goes_on_when_a_topic_there_is_deleted(tmp
         await until(lambda: brokers[2].cluster_state.knows_all_since(asked_at))
         assert brokers.replica(2, "t").failure is None
         await brokers.send("t", b"b")
-        await brokers.until_committed(2, "t", 2)
+        for broker_id in (1, 2):
+            await brokers.until_committed(broker_id, "t", 2)
         assert brokers.content(2, "t") == brokers.content(1, "t")
         await brokers.stop(2)
 

@@ -151,12 +151,12 @@ class Ledger:
     # Reading
 
     def read(self, *, is_committed: bool = True, max_bytes: int = 700) -> list[Record]:
-        """All records that a consumer gets, fetched bit by bit."""
+        """All records that a consumer gets, fetched bit by bit, up to where the log then ends."""
         log = self.log
         found: list[Record] = []
         offset = log.start_offset
-        limit = log.last_stable_offset(log.end_offset) if is_committed else log.end_offset
         while True:
+            limit = log.last_stable_offset(log.end_offset) if is_committed else log.end_offset
             part = log.read(offset, max_bytes, limit=limit)
             if not part.data:
                 return found
