@@ -530,6 +530,7 @@ def test_a_partition_that_gains_replicas_has_them_copied_and_then_counts_them(tm
         await until(lambda: nodes[1].partition().state.isr == [1, 2, 3])
         await nodes[1].send(b"with all")
         for number in (2, 3):
+            await nodes[number].until_committed(11)
             assert nodes[number].content() == nodes[1].content()
 
     run(test, tmp_path)
