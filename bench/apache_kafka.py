@@ -24,8 +24,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from bench.process import free_port, wait_for_exit
+from bench.process import wait_for_exit
 from bench.wire import cluster_is_ready
+from millstream.testing.ports import free_port
 
 KAFKA_VERSION = "4.3.0"
 LOGGING_VERSION = "2.25.1"

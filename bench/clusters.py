@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,9 +18,10 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.apache_kafka import REPOSITORY, KafkaBroker, run_tool
-from bench.process import Usage, free_port, resident_mb, wait_for_exit
+from bench.process import Usage, resident_mb, wait_for_exit
 from bench.subjects import APACHE_KAFKA, CONSOLE, SETTINGS
 from bench.wire import WireError
+from millstream.testing.ports import free_port, free_ports
 
 COUNT = 3
 READY_SECONDS = 90
@@ -49,7 +48,8 @@ class MillstreamCluster:
 
     def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
         self.data = folder / "data"
-        self.ports = _ports_in_a_row(COUNT)
+        first = free_ports(COUNT)
+        self.ports = list(range(first, first + COUNT))
         self._settings = settings
         self._log_path = folder / "brokers.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -211,17 +211,3 @@ class ClusterCpu:
 def memory_mb(cluster: Cluster) -> float:
     """Resident memory of all brokers."""
     return sum(map(resident_mb, cluster.pids))
-
-
-def _ports_in_a_row(count: int) -> list[int]:
-    """Free ports, below those that systems give to clients: a connection could take one meanwhile."""
-    while True:
-        first = random.randrange(20_000, 32_000)
-        ports = list(range(first, first + count))
-        try:
-            for port in ports:
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        return ports

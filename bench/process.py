@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import socket
 import subprocess
 from dataclasses import dataclass
 
 import psutil
-
-
-def free_port() -> int:
-    """A loopback port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_for_exit(

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Protocol
 
 from bench.apache_kafka import REPOSITORY, KafkaBroker
-from bench.process import free_port, wait_for_exit
+from bench.process import wait_for_exit
 from bench.wire import cluster_is_ready
+from millstream.testing.ports import free_port
 
 SETTINGS = {
     "log.segment.delete.delay.ms": "1000",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import resource
 import shutil
 import signal
@@ -18,6 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
+from millstream.testing.ports import free_port as free_port
+from millstream.testing.ports import free_ports as free_ports
+
 T = TypeVar("T")
 
 READY_TIMEOUT_S = 30.0
@@ -28,31 +30,6 @@ WITH_PARENT = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else
 
 FAST_OPTIONS = {"log.segment.delete.delay.ms": "100"}
 """Broker settings that make slow housekeeping visible within a test's patience."""
-
-
-def free_port() -> int:
-    """A TCP port of the loopback address that nobody listens on at this moment."""
-    with closing(socket.socket()) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def free_ports(count: int) -> int:
-    """The first of some ports in a row that are free, as far as one can tell.
-
-    They are below those that systems give to clients: a connection could take one before a broker does.
-    """
-    while True:
-        first = random.randrange(20_000, 32_000)
-        try:
-            for port in range(first, first + count):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        return first
 
 
 def until(claim: Callable[[], T | None], timeout_s: float, what: str) -> T:

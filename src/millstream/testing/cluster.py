@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import random
-import socket
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from millstream.testing.member import Member
+from millstream.testing.ports import free_ports
 
 if TYPE_CHECKING:
     from millstream.client.cluster import Cluster as Client
@@ -96,7 +94,7 @@ class Cluster:
         if self._given_data is None and self._temporary is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="millstream-")
         self.data.mkdir(parents=True, exist_ok=True)
-        self._port = self._port or _free_ports(self._count + ROOM)
+        self._port = self._port or free_ports(self._count + ROOM)
         try:
             for broker_id in range(1, self._count + 1):
                 self._add(broker_id).launch(self._words(broker_id))
@@ -265,18 +263,3 @@ class Cluster:
         if isinstance(result, BaseException):
             raise result
         return result
-
-
-def _free_ports(count: int) -> int:
-    """The first of so many ports in a row that nobody listens on at this moment."""
-    for _ in range(100):
-        first = random.randrange(20_000, 32_000)  # noqa: S311 - below the ports that systems give to clients
-        try:
-            for port in range(first, first + count):
-                with closing(socket.socket()) as probe:
-                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    probe.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        return first
-    raise RuntimeError(f"there are no {count} free ports in a row")
