@@ -25,7 +25,8 @@ demo: setup
 	@.ci/system-packages java
 	$(BIN)/python examples/demo.py
 
-JOBS ?= 2
+# Two files at a time, and the simulations beside them in what time they leave.
+JOBS ?= 3
 test: setup system
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 

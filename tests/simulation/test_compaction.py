@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
+from tests.simulation.seeds import run_seeds
 from tests.simulation.table import TableOutcome, simulate_table
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 SEEDS = range(int(os.environ.get("MILLSTREAM_TABLE_SEEDS", "24")))
 
 
 @pytest.fixture(scope="module")
 def outcomes() -> list[TableOutcome]:
-    with ProcessPoolExecutor(os.cpu_count()) as executor:
-        return list(executor.map(simulate_table, SEEDS))
+    return run_seeds(simulate_table, SEEDS)
 
 
 def test_seeds_pass(outcomes: list[TableOutcome]) -> None:

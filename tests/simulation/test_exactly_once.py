@@ -15,7 +15,7 @@ from tests.simulation.exactly_once import DURATION_S, simulate_exactly_once
 from tests.simulation.one_broker import Outcome
 from tests.simulation.seeds import failures, run_seeds, seeds_needed, totals, trace_hashes
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 SEEDS = range(int(os.environ.get("MILLSTREAM_SEEDS", "12")))
 MUTATION_SEEDS = 40

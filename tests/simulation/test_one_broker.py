@@ -14,9 +14,7 @@ from tests.simulation.mutations import MUTATIONS, seeds_until_caught
 from tests.simulation.one_broker import DURATION_S, MIN_ACKS, Outcome, simulate
 from tests.simulation.seeds import failures, run_seeds, seeds_needed, totals, trace_hashes
 
-pytestmark = pytest.mark.timeout(900)
-
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 SEEDS = range(int(os.environ.get("MILLSTREAM_SEEDS", "30")))
 MUTATION_SEEDS = 30

@@ -1,4 +1,4 @@
-"""One Spark and one broker for all tests of the Spark part."""
+"""One Spark and one broker for all tests of the Spark part; both end with them, before others begin."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from millstream.streams.reading.link import close_links
 from millstream.testing import Broker
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Spark in this process's own JVM, on two cores; it ends with the tests."""
+    """Spark in this process's own JVM, on two cores."""
     os.environ["PYSPARK_PYTHON"] = sys.executable  # else workers run whatever python3 is on the path
     folder = tmp_path_factory.mktemp("spark")
     with warnings.catch_warnings():
@@ -46,7 +46,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def broker() -> Iterator[Broker]:
     """A broker in a thread of the tests' process; `broker.bootstrap` is its address.
 
@@ -57,20 +57,20 @@ def broker() -> Iterator[Broker]:
         yield running
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def _links() -> Iterator[None]:
     """What tests read in their own process they read over links that are kept, as in Spark's workers."""
     yield
     close_links()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def producer(broker: Broker) -> Iterator[Producer]:
     with Producer(broker.bootstrap, linger_ms=0) as sender:
         yield sender
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def admin(broker: Broker) -> Iterator[Admin]:
     with Admin(broker.bootstrap) as asked:
         yield asked
