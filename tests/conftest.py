@@ -24,6 +24,9 @@ Name = Callable[[str], str]
 # A shell that starts the tests in the background has them ignore Ctrl-C, and so would the brokers they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Java programs of tests live for seconds: the code that its second compiler makes never earns what it costs.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
+
 OUTSIDE = os.environ.get("MILLSTREAM_TEST_BOOTSTRAP", "")
 
 
