@@ -8,7 +8,7 @@ SOURCES := pyproject.toml setup.py $(wildcard src/millstream/protocol/*kernel.py
 # A broker starts in half the time when Python may keep its bytecode.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test check bench simulate chaos system format clean
+.PHONY: setup demo test search check bench simulate chaos system format clean
 
 setup: $(VENV)/.ready
 
@@ -29,6 +29,10 @@ demo: setup
 JOBS ?= 3
 test: setup system
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
+
+# The tests of properties with new examples each time; `make test` has the same ones always.
+search: setup
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile -m hypothesis --hypothesis-profile random $(ARGS)
 
 check: setup
 	$(BIN)/ruff check .

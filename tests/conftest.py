@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from tests.processes import BrokerProcess
@@ -26,6 +27,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Java programs of tests live for seconds: the code that its second compiler makes never earns what it costs.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
+
+# A run finds what the run before found, at any speed of the machine; `make search` looks for more.
+hypothesis.settings.register_profile("random", deadline=None, print_blob=True)
+hypothesis.settings.register_profile(
+    "fixed", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("fixed")
 
 OUTSIDE = os.environ.get("MILLSTREAM_TEST_BOOTSTRAP", "")
 
