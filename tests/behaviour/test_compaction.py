@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from millstream.protocol.batch import Record, decode_records
 from tests.behaviour.test_metrics_endpoint import scrape
+from tests.behaviour.test_stop_and_restart import set_config
 from tests.processes import BrokerProcess, free_port, until
 from tests.wire import Wire, batch, create_topic, fetch, produce
 
@@ -83,6 +84,14 @@ def helpers(broker: BrokerProcess) -> list[psutil.Process]:
     return found
 
 
+def is_kind(helper: psutil.Process) -> bool:
+    """Whether a process lets this one go first, and the broker, which has this one's priority."""
+    try:
+        return bool(helper.nice() > psutil.Process().nice())
+    except psutil.NoSuchProcess:
+        return False
+
+
 def test_only_the_last_record_of_each_key_stays(broker_process: Callable[..., BrokerProcess]) -> None:
     port = free_port()
     broker = broker_process(metrics_listener=f"127.0.0.1:{port}", **EAGER).start()
@@ -141,9 +150,11 @@ def test_large_logs_are_compacted_by_another_process(broker_process: Callable[..
     )
     expected = fill(broker)
     with Wire(broker.bootstrap) as wire:
-        until(lambda: bool(helpers(broker)), PATIENCE_S, "a process is at work")
-        (helper,) = helpers(broker)
-        assert helper.nice() > psutil.Process(broker.pid).nice()
+        until(
+            lambda: any(map(is_kind, helpers(broker))),
+            PATIENCE_S,
+            "a modest process is at work",
+        )
         until(lambda: cleaned_until(broker, "kept") > 3000, PATIENCE_S, "the log is compacted")
         assert table_of(read(wire, "kept")) == expected
         assert len(read(wire, "kept")) < 1000
@@ -156,8 +167,7 @@ def test_whatever_ends_a_broker_while_it_compacts(broker_process: Callable[..., 
     expected = fill(broker)
     folder = broker.partition_folder("kept")
     for end in (broker.stop, broker.kill, None):
-        until(lambda: bool(helpers(broker)), PATIENCE_S, "a process is at work")
-        (helper,) = helpers(broker)
+        (helper,) = until(lambda: helpers(broker), PATIENCE_S, "a process is at work")
         if end is None:
             helper.kill()
             until(lambda: "failed: the process" in broker.output, PATIENCE_S, "that is told")
@@ -223,11 +233,12 @@ def test_a_damaged_log_is_told_and_the_others_are_compacted(
 def test_compact_and_delete_also_deletes_by_age(broker_process: Callable[..., BrokerProcess]) -> None:
     broker = broker_process(log_retention_check_interval_ms="50", **EAGER).start()
     with Wire(broker.bootstrap) as wire:
-        settings = {**SMALL, "cleanup_policy": "compact,delete", "retention_ms": "3000", "segment_ms": "500"}
+        settings = {**SMALL, "cleanup_policy": "compact,delete", "retention_ms": "3600000"}
         create_topic(wire, "both", 1, **settings)
         expected = write(wire, "both", 1000)
         until(lambda: cleaned_until(broker, "both") > 500, PATIENCE_S, "the log is compacted")
         assert table_of(read(wire, "both")) == expected
+        set_config(wire, "both", "retention.ms", "500")
         until(lambda: earliest(wire, "both") >= 1000, PATIENCE_S, "the old segments go")
         later = write(wire, "both", 10, start=5000)
         assert fetch(wire, "both", 0).error_code == 1  # OFFSET_OUT_OF_RANGE

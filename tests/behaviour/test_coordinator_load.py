@@ -107,11 +107,18 @@ def in_a_process(step: str, folder: Path, partitions: int) -> str:
 @pytest.mark.parametrize("partitions", [1, 50])
 def test_many_commits_are_loaded_quickly_and_hold_nobody_up(tmp_path: Path, partitions: int) -> None:
     in_a_process("fill", tmp_path, partitions)
-    figures = json.loads(in_a_process("load", tmp_path, partitions))
-    assert figures["count"] == COMMITS
-    assert figures["refusals"] > 0
-    assert figures["seconds"] <= MAX_SECONDS_PER_MILLION * COMMITS / 1_000_000
-    assert figures["longest"] <= MAX_PAUSE_SECONDS
+    found: list[dict[str, float]] = []
+    for _ in range(3):  # what else runs beside it can make a processor slow, but not fast
+        figures = json.loads(in_a_process("load", tmp_path, partitions))
+        assert figures["count"] == COMMITS
+        assert figures["refusals"] > 0
+        if (
+            figures["seconds"] <= MAX_SECONDS_PER_MILLION * COMMITS / 1_000_000
+            and figures["longest"] <= MAX_PAUSE_SECONDS
+        ):
+            return
+        found.append(figures)
+    raise AssertionError(found)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from millstream.testing import Cluster
 from tests.failover.load import read_all
 
-pytestmark = pytest.mark.java
+pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
 PARTITIONS = 2
 RECORDS = 3000
@@ -75,7 +75,7 @@ def test_copying_in_transactions_while_brokers_are_killed(
     copiers += [Copier(cluster.bootstrap, partition, tmp_path) for partition in range(PARTITIONS)]
     time.sleep(2)
     kills = 0
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 240
     while [copier for copier in copiers if not copier.is_done()]:
         assert time.monotonic() < deadline, "the copiers make no progress"
         if kills < 6:

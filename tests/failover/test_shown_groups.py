@@ -8,13 +8,13 @@ import re
 import time
 import urllib.request
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from millstream.broker.coordinators import java_hash
 from millstream.registry.sqlite import SqliteRegistry
 from millstream.testing import Cluster
 from tests.failover.conftest import MakeCluster
-from tests.processes import free_port
+from tests.processes import free_ports
 
 LAG = re.compile(r'millstream_group_lag\{group="g",partition="(\d+)",topic="t"\} (\S+)')
 
@@ -30,15 +30,22 @@ def lags(port: int) -> dict[int, float]:
 
 
 def committed(cluster: Cluster, offsets: dict[int, int]) -> None:
+    """Commit; the client gives up where the coordinator is not there yet, and is told again."""
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g", "log_level": 0})
-    consumer.commit(
-        offsets=[TopicPartition("t", index, offset) for index, offset in offsets.items()], asynchronous=False
-    )
+    places = [TopicPartition("t", index, offset) for index, offset in offsets.items()]
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            consumer.commit(offsets=places, asynchronous=False)
+            break
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
     consumer.close()
 
 
 def test_lags_are_told_for_partitions_that_others_lead(make_cluster: MakeCluster) -> None:
-    port = free_port()
+    port = free_ports(3)
     cluster = make_cluster(config={"metrics.listener": f"127.0.0.1:{port}"})
     cluster.create_topic("t", 3, assignment={0: [1, 2, 3], 1: [2, 3, 1], 2: [3, 1, 2]})
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0})

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 
-from millstream.testing.ports import BLOCK, HIGHEST, LOWEST, free_port, free_ports
+from millstream.testing.ports import BLOCK, HIGHEST, LOWEST, Block, free_port
 
 FORKING = """
 import os
@@ -33,15 +33,18 @@ def test_each_process_has_ports_of_its_own() -> None:
 
 
 def test_ports_come_in_turn_and_again_after_the_last() -> None:
-    given = {free_port() for _ in range(BLOCK - 1)}
-    assert len(given) == BLOCK - 1
+    block = Block()
+    given = [block.take(1) for _ in range(2 * BLOCK)]
+    assert len(set(given[: BLOCK // 2])) == BLOCK // 2
+    assert set(given[BLOCK:]) == set(given)
     assert LOWEST < min(given) < max(given) < HIGHEST
-    assert free_port() in given
 
 
 def test_who_listens_keeps_a_port() -> None:
-    first = free_ports(3)
-    with socket.create_server(("127.0.0.1", first + 3)):
-        second = free_ports(2)
-    assert first + 3 not in range(second, second + 2)
-    assert block_of(first) == block_of(second)
+    block = Block()
+    first = block.take(3)
+    with socket.create_server(("127.0.0.1", first + 1)):
+        starts = [block.take(2) for _ in range(2 * BLOCK)]
+    given = {*starts, *(start + 1 for start in starts)}
+    assert first + 1 not in given
+    assert {first, first + 2} & given == {first + 2}
