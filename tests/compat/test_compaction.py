@@ -242,11 +242,18 @@ def mixture() -> Iterator[bytes]:
 
 
 def set_policy(bootstrap: str, policy: str) -> None:
+    """Set it, and wait until the broker goes by it: Kafka's answers when its controller has written it."""
     entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
     topic = ConfigResource(ResourceType.TOPIC, "same", incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for done in admin.incremental_alter_configs([topic]).values():
         done.result(PATIENCE_S)
+
+    def is_seen() -> bool:
+        (told,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, "same")]).values()
+        return bool(told.result(PATIENCE_S)["cleanup.policy"].value == policy)
+
+    until(is_seen, PATIENCE_S, "the policy is seen")
 
 
 def compacted(data: Path) -> tuple[list[tuple[object, ...]], list[Record]]:

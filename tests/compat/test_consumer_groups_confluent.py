@@ -23,11 +23,13 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewPartitions
 
+from tests.behaviour.groups.test_group_configs import SESSION, SET, alter
 from tests.compat.conftest import CONSUMER_OPTIONS
 from tests.compat.members import DoomedMember, Member, client_settings, send
 from tests.compat.topics import create_topic
 from tests.conftest import OUTSIDE, Name
 from tests.processes import BrokerProcess, until
+from tests.wire import Wire
 
 TIMEOUT_S = 30.0
 
@@ -113,6 +115,8 @@ def test_static_members_come_back_without_a_rebalance(
     bootstrap: str, new_name: Name, admin: AdminClient
 ) -> None:
     topic, group = create_topic(bootstrap, new_name("static"), 4), new_name("group")
+    with Wire(bootstrap) as wire:  # its session has to last until it is back, also on a slow machine
+        assert alter(wire, group, (SESSION, SET, "6000")) == 0
     with Member(bootstrap, group, [topic], group_instance_id="one", **NEW) as one:
         with Member(bootstrap, group, [topic], group_instance_id="two", **NEW) as two:
             until(lambda: shares(one, two) == [2, 2], TIMEOUT_S, "half each")
