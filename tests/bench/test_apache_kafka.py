@@ -9,6 +9,8 @@ import pytest
 from bench.apache_kafka import KAFKA_VERSION, KafkaBroker, KafkaUnavailable, is_available, jars, run_tool
 from bench.wire import Connection, cluster_is_ready
 
+from tests.processes import until
+
 
 def test_missing_programs_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLSTREAM_KAFKA_LIBS", str(tmp_path / "none"))
@@ -43,7 +45,7 @@ def test_broker_starts_serves_a_tool_and_stops_cleanly(tmp_path: Path) -> None:
             assert sum(connection.end_offsets("t", 3)) == 2
             connection.set_topic_config("t", "retention.ms", "2000000")
             connection.delete_topics(["t"])
-            assert connection.leaders("t") == {}
+            until(lambda: connection.leaders("t") == {}, 30, "the broker has heard that the topic is gone")
     assert not psutil.pid_exists(pid)
     assert not cluster_is_ready(broker.port)
     assert (broker.data / "meta.properties").exists()
