@@ -32,7 +32,6 @@ LONG = (
     "tests/test_readme.py",
     "tests/client/",
     "tests/streams/test_app_cluster.py",
-    "tests/streams/test_source_official.py",
     "tests/compat/",
     "tests/model/",
     "tests/crash/",

@@ -286,7 +286,7 @@ class Nodes:
         return response
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
     """Wait for something to become so."""
     async with asyncio.timeout(timeout_s):
         while not condition():
@@ -300,7 +300,7 @@ def run(test: Test, path: Path, count: int = 3, **settings: str) -> None:
     """Run a test on nodes that are started before and stopped after it."""
 
     async def main() -> None:
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(100):
             nodes = Nodes(path, count, **settings)
             await nodes.start()
             try:

@@ -85,7 +85,7 @@ class Cluster:
         """A broker that is not the controller."""
         return next(broker for broker in self.brokers.values() if not broker.controller.is_active)
 
-    async def until(self, condition: Callable[[], bool], timeout_s: float = 15) -> None:
+    async def until(self, condition: Callable[[], bool], timeout_s: float = 40) -> None:
         async with asyncio.timeout(timeout_s):
             while not condition():
                 await asyncio.sleep(0.005)

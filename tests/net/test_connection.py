@@ -165,6 +165,7 @@ def test_a_reader_that_does_not_read_stops_being_served() -> None:
         async with serving(answer_much) as listener, connected(listener) as (reader, writer):
             writer.transport.pause_reading()  # type: ignore[attr-defined]
             writer.write(framed(b"12345678") * 500)
+            await eventually(lambda: listener.unsent_bytes > 0)
             await asyncio.sleep(0.3)
             served_while_unread = answered
             assert served_while_unread < 20

@@ -120,7 +120,7 @@ def with_sessions(count: int) -> Callable[[Callable[..., Awaitable[None]]], Call
     return decorate
 
 
-async def eventually(claim: Callable[[], bool], timeout_s: float = 5.0) -> float:
+async def eventually(claim: Callable[[], bool], timeout_s: float = 30.0) -> float:
     """Wait until the claim holds, letting the loop run; answers how long it took."""
     start = time.monotonic()
     while not claim():
@@ -130,7 +130,7 @@ async def eventually(claim: Callable[[], bool], timeout_s: float = 5.0) -> float
     return time.monotonic() - start
 
 
-async def eventually_gone(registry: Registry, path: str, timeout_s: float = 5.0) -> float:
+async def eventually_gone(registry: Registry, path: str, timeout_s: float = 30.0) -> float:
     """Wait until a node does not exist; answers how long it took."""
     start = time.monotonic()
     while await registry.exists(path) is not None:

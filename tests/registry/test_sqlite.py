@@ -12,8 +12,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from operator import gt
 from pathlib import Path
 
+import psutil
 import pytest
 
 from millstream.registry.contract import Create, RegistryError, SessionLost, Unavailable
@@ -68,6 +70,12 @@ def rest(process: subprocess.Popen[str]) -> list[list[str]]:
     return [text.split() for text in process.stdout]
 
 
+async def until_stopped(process: subprocess.Popen[str]) -> None:
+    """Wait until a process has stopped itself."""
+    seen = psutil.Process(process.pid)
+    await eventually(lambda: bool(seen.status() == psutil.STATUS_STOPPED))
+
+
 async def started(path: str, timeout_ms: int = 6000) -> SqliteRegistry:
     registry = SqliteRegistry(path, timeout_ms)
     await registry.start()
@@ -106,7 +114,7 @@ def test_a_killed_process_is_missed_at_once(path: str, member: Member) -> None:
             fired.clear()
             process.kill()
             killed = time.monotonic()
-            await asyncio.wait_for(fired.wait(), 5)
+            await asyncio.wait_for(fired.wait(), 30)
             took.append(time.monotonic() - killed)
             assert await registry.exists(node) is None
             assert await registry.children("/members") == []
@@ -137,15 +145,15 @@ def test_a_stopped_process_loses_its_session_after_the_time_out_and_knows(path: 
     """Rule: the owner's deadline comes before the others' verdict."""
 
     async def story() -> None:
-        registry = await started(path, 600)
-        process = member("owner", timeout_ms=600)
+        registry = await started(path, 1200)
+        process = member("owner", timeout_ms=1200)
         node = f"/members/{process.pid}"
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.4)
         process.send_signal(signal.SIGSTOP)
         stopped = time.monotonic()
         took = await eventually_gone(registry, node)
         gone = time.monotonic()
-        assert 0.4 < took < 3
+        assert took > 0.8
         await registry.create("/successor")
         process.send_signal(signal.SIGCONT)
         lines = await asyncio.get_running_loop().run_in_executor(None, rest, process)
@@ -163,12 +171,12 @@ def test_a_stopped_process_loses_its_session_after_the_time_out_and_knows(path: 
 
 def test_a_live_process_keeps_its_session_far_beyond_the_time_out(path: str, member: Member) -> None:
     async def story() -> None:
-        registry = await started(path, 300)
+        registry = await started(path, 1000)
         lost: list[str] = []
         registry.on_session_lost = lambda: lost.append("here")
-        process = member("owner", timeout_ms=300)
+        process = member("owner", timeout_ms=1000)
         for _ in range(60):
-            await asyncio.sleep(0.025)
+            await asyncio.sleep(0.05)
             assert await registry.exists(f"/members/{process.pid}") == 0
         assert lost == []
         assert registry.session_deadline() > time.monotonic()
@@ -185,7 +193,7 @@ def test_a_stopped_writer_stalls_writes_and_only_writes(path: str, member: Membe
         begun = time.monotonic()
         with pytest.raises(Unavailable, match="write lock"):
             await registry.set("/a", b"2")
-        assert 0.4 < time.monotonic() - begun < 3
+        assert time.monotonic() - begun > 0.4
         assert (await registry.get("/a")).data == b"1"
         assert registry.session_deadline() > time.monotonic()
         waiting = asyncio.create_task(registry.set("/a", b"3"))
@@ -204,14 +212,14 @@ def test_a_process_stopped_in_the_middle_of_a_write_has_lost_its_session_on_waki
     """It holds the write lock, so nobody can take over; when it wakes, it knows before it acts."""
 
     async def story() -> None:
-        registry = await started(path, 600)
-        process = member("stalled", timeout_ms=600)
-        await asyncio.sleep(0.3)
+        registry = await started(path, 1200)
+        process = member("stalled", timeout_ms=1200)
+        await until_stopped(process)
         begun = time.monotonic()
         with pytest.raises(Unavailable, match="write lock"):
             await registry.create("/successor")
         assert await registry.exists(f"/members/{process.pid}") == 0
-        await asyncio.sleep(max(0.0, begun + 1 - time.monotonic()))
+        await asyncio.sleep(max(0.0, begun + 2 - time.monotonic()))
         assert registry.session_deadline() > time.monotonic()
         process.send_signal(signal.SIGCONT)
         words = await asyncio.get_running_loop().run_in_executor(None, line, process)
@@ -231,7 +239,7 @@ def test_a_writer_that_is_killed_in_the_middle_of_a_write_leaves_no_trace(path: 
     async def story() -> None:
         registry = await started(path, 60_000)
         process = member("stalled", timeout_ms=60_000)
-        await asyncio.sleep(0.3)
+        await until_stopped(process)
         waiting = asyncio.create_task(registry.create("/successor"))
         await asyncio.sleep(0.1)
         assert not waiting.done()
@@ -239,7 +247,7 @@ def test_a_writer_that_is_killed_in_the_middle_of_a_write_leaves_no_trace(path: 
         killed = time.monotonic()
         await waiting
         await eventually_gone(registry, f"/members/{process.pid}")
-        assert time.monotonic() - killed < 2
+        assert time.monotonic() - killed < 30, "that is no session's time-out"
         assert (await registry.get("/stalled")).data == b"0"
         await registry.close()
 
@@ -250,19 +258,27 @@ def test_processes_that_write_at_once_all_make_progress(path: str, member: Membe
     """Sessions live on heartbeats outside the file: contention for the write lock costs none."""
 
     async def story() -> None:
-        registry = await started(path, 600)
+        registry = await started(path, 1000)
         lost: list[str] = []
         registry.on_session_lost = lambda: lost.append("here")
-        writers = [member("counter", timeout_ms=600) for _ in range(3)]
-        await asyncio.sleep(1.5)
-        counts = [int((await registry.get(f"/counters/{process.pid}")).data) for process in writers]
-        assert min(counts) > 20, counts
-        writers[0].kill()
+        writers = [member("counter", timeout_ms=1000) for _ in range(3)]
+
+        async def count(least: list[int]) -> list[int]:
+            """What they have come to, once each has come further than that."""
+            async with asyncio.timeout(60):
+                while True:
+                    found = [int((await registry.get(f"/counters/{one.pid}")).data) for one in writers]
+                    if all(map(gt, found, least)):
+                        return found
+                    await asyncio.sleep(0.01)
+
+        await asyncio.sleep(2)
+        counts = await count([20] * 3)
+        writers.pop(0).kill()
+        await count(counts[1:])
         await asyncio.sleep(0.5)
-        after = [int((await registry.get(f"/counters/{process.pid}")).data) for process in writers]
-        assert all(now > before for now, before in zip(after[1:], counts[1:], strict=True))
         assert lost == []
-        assert sorted(await registry.children("/members")) == sorted(str(p.pid) for p in writers[1:])
+        assert sorted(await registry.children("/members")) == sorted(str(p.pid) for p in writers)
         await registry.close()
 
     asyncio.run(story())

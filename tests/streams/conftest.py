@@ -6,6 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -14,6 +15,15 @@ from millstream.client.admin_blocking import Admin
 from millstream.client.producer_blocking import Producer
 from millstream.streams.reading.link import close_links
 from millstream.testing import Broker
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test's time has room for the start of Spark on a busy machine."""
+    for item in items:
+        if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(400))
 
 
 @pytest.fixture(scope="package")

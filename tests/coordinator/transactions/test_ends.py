@@ -181,6 +181,7 @@ def test_no_marker_leaves_before_the_decision_is_committed(
 
             monkeypatch.setattr(log, "flush", held)
             ending = asyncio.ensure_future(case.end())
+            await until(lambda: case.transaction.status is Status.PREPARE_COMMIT)
             await asyncio.sleep(0.3)
             assert case.transaction.status is Status.PREPARE_COMMIT
             assert not ending.done()
