@@ -390,8 +390,8 @@ def test_opening_and_closing_leaves_nothing_behind(path: str) -> None:
     threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
     asyncio.run(story())
     gc.collect()
-    assert threading.active_count() == threads
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert threading.active_count() <= threads
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
     assert os.listdir(path + "-sessions") == []
 
 
@@ -480,7 +480,7 @@ def test_a_file_that_is_no_registry_is_refused(path: str) -> None:
 
     before = threading.active_count()
     asyncio.run(story())
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
 
 
 def test_a_newer_format_is_refused(path: str) -> None:
@@ -520,4 +520,4 @@ def test_a_cancelled_start_leaves_no_thread(path: str) -> None:
 
     before = threading.active_count()
     asyncio.run(story())
-    assert threading.active_count() == before
+    assert threading.active_count() <= before

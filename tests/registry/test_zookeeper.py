@@ -404,8 +404,8 @@ def test_opening_and_closing_leaves_nothing_behind(place: ZookeeperPlace) -> Non
     threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
     asyncio.run(story())
     gc.collect()
-    assert threading.active_count() == threads
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert threading.active_count() <= threads
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
 
 
 def test_a_cancelled_start_leaves_no_session(place: ZookeeperPlace) -> None:
@@ -423,4 +423,4 @@ def test_a_cancelled_start_leaves_no_session(place: ZookeeperPlace) -> None:
 
     before = threading.active_count()
     asyncio.run(story())
-    assert threading.active_count() == before
+    assert threading.active_count() <= before

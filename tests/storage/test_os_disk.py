@@ -51,7 +51,7 @@ def test_open_descriptors_are_bounded_and_come_back(tmp_path: Path) -> None:
     for file in files:
         file.close()
     assert disk.open_count == 0
-    assert _descriptors() == before
+    assert _descriptors() <= before
 
 
 def test_files_give_their_descriptors_where_there_are_no_more(tmp_path: Path) -> None:
