@@ -254,6 +254,6 @@ def test_a_large_hostile_frame_is_dealt_with_soon() -> None:
             (MetadataRequest, 12),
             (FetchRequest, 11),
         ):
-            start = time.process_time()
+            start = time.thread_time()
             decode_or_refuse(message, version, data)  # some are a small request with bytes behind it
-            assert time.process_time() - start < 2
+            assert time.thread_time() - start < 2

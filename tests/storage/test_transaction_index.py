@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from threading import Lock
-from time import process_time
+from time import thread_time
 
 import pytest
 
@@ -90,15 +90,15 @@ def test_many_transactions_are_added_and_found_in_no_time(tmp_path: Path) -> Non
     entries = [
         AbortedTransaction(number, 10 * number, 10 * number + 5, 10 * number) for number in range(count)
     ]
-    started = process_time()
+    started = thread_time()
     for entry in entries:
         index.add(entry)
-    assert process_time() - started < 3
+    assert thread_time() - started < 3
     assert list(index.ended_from(10 * count - 15)) == entries[-2:]
     assert list(index.ended_from(10 * count - 14)) == entries[-1:]
     assert list(index.ended_from(10 * count)) == []
     assert list(index.ended_from(0)) == entries
-    started = process_time()
+    started = thread_time()
     for _ in range(1000):
         next(index.ended_from(10 * count - 15))
-    assert process_time() - started < 0.1
+    assert thread_time() - started < 0.1

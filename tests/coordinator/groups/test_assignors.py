@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import product
-from time import process_time
+from time import thread_time
 from uuid import UUID
 
 import pytest
@@ -242,9 +242,9 @@ def test_many_come_to_one_who_has_everything() -> None:
     assert size(has) == 10_000
     members = {f"m{number}": Subscriber(readings[number % 4], {}) for number in range(1000)}
     members["m0"] = Subscriber(readings[0], has)
-    started = process_time()
+    started = thread_time()
     assigned = assign_uniformly(members, counts)
-    assert process_time() - started < 0.4
+    assert thread_time() - started < 0.4
     assert {size(partitions) for partitions in assigned.values()} == {10}
     found = owners(assigned)
     assert all(topic_id in members[member_id].topic_ids for (topic_id, _), member_id in found.items())
