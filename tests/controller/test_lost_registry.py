@@ -11,6 +11,7 @@ import pytest
 from millstream.broker import cluster_state
 from millstream.controller.topics import NewTopic
 from millstream.errors import KafkaError, NotController
+from millstream.model import NO_UUID
 from millstream.protocol.messages import ClusterStateResponse
 from millstream.registry.memory import MemoryRegistry
 from tests.controller.cluster import Cluster
@@ -62,6 +63,34 @@ def test_a_controller_that_is_cut_off_is_replaced_and_follows(tmp_path: Path) ->
             assert cluster.controller is not old
             assert "refused" not in old.metadata.topics
             await cluster.create("after", 3)
+
+    asyncio.run(main())
+
+
+def test_a_controller_that_may_have_been_replaced_says_nothing_of_topics(tmp_path: Path) -> None:
+    """It is not told of its lost session yet, as after a pause: another one may know better by now."""
+
+    async def main() -> None:
+        async with asyncio.timeout(60), Cluster(tmp_path, count=2) as cluster:
+            await cluster.create("gone", replicas=2)
+            old = cluster.controller
+            lost = registry(cluster, old.config.node_id)
+            told, lost.on_session_lost = lost.on_session_lost, None
+            lost.lose()
+            await cluster.until(
+                lambda: any(b.controller.is_active for b in cluster.brokers.values() if b is not old)
+            )
+            new = next(broker for broker in cluster.brokers.values() if broker is not old)
+            await new.controller.delete_topic(new.metadata.topic("gone"))
+            made = await new.controller.create_topic(NewTopic("made", 1, 1))
+            with pytest.raises(NotController):
+                await old.controller.topic(None, made.topic_id)
+            with pytest.raises(NotController):
+                await old.controller.topic("gone", NO_UUID)
+            lost.on_session_lost = told
+            assert told is not None
+            told()
+            await cluster.until(lambda: old.metadata.topics.keys() == {"made"})
 
     asyncio.run(main())
 

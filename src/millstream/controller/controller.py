@@ -175,6 +175,8 @@ class Controller:
                 if self._must_look:
                     self._must_look = False
                     await self.term.look_at_brokers()
+                if not self._office.is_certain:  # what is not written down is not fenced by the epoch
+                    raise NotController("this broker does not know whether it still is the controller")
                 return await decide()
             except RegistryError as error:
                 self._is_unsure = True

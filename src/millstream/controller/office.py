@@ -38,6 +38,11 @@ class Office:
         self.is_held = False
         """Whether this broker holds it."""
 
+    @property
+    def is_certain(self) -> bool:
+        """Whether this broker holds it, and nobody else can have taken it yet."""
+        return self.is_held and self._clock.monotonic() < self._registry.session_deadline()
+
     async def take(self) -> bool:
         """Become the controller, with an epoch greater than any before, if nobody is."""
         if self.is_held:
