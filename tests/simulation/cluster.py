@@ -18,6 +18,7 @@ from millstream.registry.memory import MemoryTree
 from tests.simulation.brokers import Brokers
 from tests.simulation.checker import Anomaly, check
 from tests.simulation.client import LATEST, RETRY_S
+from tests.simulation.cluster_churn import ClusterChurn
 from tests.simulation.cluster_nemesis import ClusterNemesis
 from tests.simulation.committed_reader import CommittedReader
 from tests.simulation.consumer import Consumer
@@ -52,6 +53,7 @@ HEAL_S = 180.0
 LEFT_OPEN_S = 9.0
 """After which everything that dead clients left open has been aborted."""
 READERS, WORKERS = "readers", "workers"
+CHANGEFUL = 0x5EED
 WORKER = "w"
 """What the names of workers begin with."""
 TRANSFERRERS = (("t0", NEW), ("t1", OLD))
@@ -133,6 +135,8 @@ class _Run:
         self.network = Network(world)
         self.tree = MemoryTree()
         self.is_flushed = random.random() < 0.3 if is_flushed is None else is_flushed
+        self.is_changeful = Random(world.seed ^ CHANGEFUL).random() < 0.3
+        """Whether a topic comes and goes all the time, and an operator is in a hurry."""
         self.ledger = Ledger()
         # Nothing acknowledged is lost in either mode: the nemesis keeps to what each can bear.
         self.history = History(is_flushed_before_ack=True)
@@ -214,6 +218,7 @@ class _Run:
         for number in range(2):
             self._start_reader(f"reader-{number}")
         operator = self._start_operator()
+        churn, churning = self._start_churn() if self.is_changeful else (None, None)
         nemesis = ClusterNemesis(
             self.world,
             self.network,
@@ -227,6 +232,9 @@ class _Run:
         await nemesis.run(self.duration_s)
         if operator is not None:
             operator.is_over = True
+        if churn is not None:
+            churn.is_over = True
+            await self._in_time("the churn", churning)
         for lives in self.lives:
             lives.is_calm = True
         await self._in_time("replicas", self._until(self._is_whole))
@@ -390,15 +398,26 @@ class _Run:
 
     def _start_operator(self) -> Operator | None:
         """In half of the seeds somebody moves partitions about, those of the internal topics too."""
-        if self.random.random() < 0.5:
+        if self.random.random() < 0.5 and not self.is_changeful:
             return None
         process = self._start("operator")
         numbers = [node.number for node in self.nodes]
-        brokers = self._brokers(process)
-        operator = Operator(brokers, numbers, lambda: [place for place, _ in self._states()], process.random)
+        operator = Operator(
+            self._brokers(process),
+            numbers,
+            lambda: [place for place, _ in self._states()],
+            process.random,
+            is_hurried=self.is_changeful,
+        )
         process.start(operator.run(REPLICAS))
         self.programs.append(operator)
         return operator
+
+    def _start_churn(self) -> tuple[ClusterChurn, asyncio.Future[None]]:
+        process = self._start("churn")
+        churn = ClusterChurn(lambda: self._brokers(process), self.history, process.random, REPLICAS)
+        self.programs.append(churn)
+        return churn, asyncio.ensure_future(process.call(churn.run()))
 
     # What is known from inside
 

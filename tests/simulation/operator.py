@@ -1,11 +1,12 @@
 """An operator who moves partitions about, takes moves back, gives leadership to preferred leaders, changes
-min.insync.replicas, and makes topics that nobody writes to, grows them and deletes them."""
+min.insync.replicas, and makes topics that nobody writes to, grows them and deletes them. One in a hurry also
+has replicas removed, added, taken back and added again, one right after the other."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from millstream.errors import TopicAlreadyExists, UnknownTopicOrPartition
@@ -34,9 +35,18 @@ class Operator:
     """Asks for something every few seconds, whether or not what was asked for before has come to its end."""
 
     def __init__(
-        self, brokers: Brokers, nodes: Sequence[int], places: Callable[[], list[Place]], random: Random
+        self,
+        brokers: Brokers,
+        nodes: Sequence[int],
+        places: Callable[[], list[Place]],
+        random: Random,
+        *,
+        is_hurried: bool = False,
     ) -> None:
         """`places` are the partitions that there are now."""
+        self._kinds = ["moves", "moves", "moves taken back", "preferred elections", "topics", "min ISRs"]
+        if is_hurried:
+            self._kinds += ["hurried moves"] * 4
         self.deleted: set[str] = set()
         """Topics whose deletion was answered with success."""
         self.made: set[str] = set()
@@ -57,9 +67,7 @@ class Operator:
             if self.is_over or not places:
                 continue
             chosen = random.sample(places, random.randint(1, min(3, len(places))))
-            what = random.choice(
-                ("moves", "moves", "moves taken back", "preferred elections", "topics", "min ISRs")
-            )
+            what = random.choice(self._kinds)
             try:
                 if what == "preferred elections":
                     await self._elect(chosen)
@@ -67,17 +75,37 @@ class Operator:
                     await self._change_topics(replicas)
                 elif what == "min ISRs":
                     await self._change_min_isr(chosen[0][0])
+                elif what == "hurried moves":
+                    await self._hurry(chosen, replicas)
                 else:
-                    await self._move(chosen, replicas if what == "moves" else 0)
+                    size = replicas if what == "moves" else 0
+                    await self._move({place: self._target(size) for place in chosen})
                 self.counts[what] += 1
             except OSError:
                 continue
 
-    async def _move(self, places: list[Place], replicas: int) -> None:
+    def _target(self, replicas: int) -> list[int] | None:
+        return self._random.sample(self._nodes, replicas) if replicas else None
+
+    async def _hurry(self, places: list[Place], replicas: int) -> None:
+        """Have one replica removed and added again; take that back, and have it added again, perhaps."""
+        targets = {place: self._target(replicas) or [] for place in places}
+        await self._move({place: target[:-1] for place, target in targets.items()})
+        await self._pause()
+        await self._move(targets)
+        for _ in range(self._random.randint(0, 2)):
+            await self._pause()
+            await self._move(dict.fromkeys(places))
+            await self._pause()
+            await self._move(targets)
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self._random.choice((0.0, 0.1, 2.0)) * self._random.random())
+
+    async def _move(self, targets: Mapping[Place, list[int] | None]) -> None:
         """Move partitions to other brokers, or back to where they were."""
         topics: dict[str, list[Move.ReassignablePartition]] = {}
-        for topic, index in places:
-            target = self._random.sample(self._nodes, replicas) if replicas else None
+        for (topic, index), target in targets.items():
             topics.setdefault(topic, []).append(
                 Move.ReassignablePartition(partition_index=index, replicas=target)
             )
