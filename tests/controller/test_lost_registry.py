@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from random import Random
 
@@ -91,6 +92,47 @@ def test_a_controller_that_may_have_been_replaced_says_nothing_of_topics(tmp_pat
             assert told is not None
             told()
             await cluster.until(lambda: old.metadata.topics.keys() == {"made"})
+
+    asyncio.run(main())
+
+
+def test_what_was_told_before_a_session_was_lost_is_not_applied_in_the_next(tmp_path: Path) -> None:
+    """A broker that hangs in its disk for so long would lead what another broker leads by now."""
+
+    async def main() -> None:
+        async with asyncio.timeout(60), Cluster(tmp_path) as cluster:
+            late = cluster.follower
+            others = [number for number in cluster.ids if number != late.config.node_id]
+            await cluster.create("gone")
+            await cluster.create("t", assignment={0: [late.config.node_id, *others]})
+            led: list[int] = []
+            late.replicas.on_lead = lambda partition: led.append(partition.leader_epoch)
+            hung, sync_names = threading.Event(), late.store.sync_names
+
+            def hang() -> None:
+                hung.wait(20)
+                sync_names()
+
+            late.store.sync_names = hang  # type: ignore[method-assign]
+            late.cluster_state.begin_anew()  # so that it is told of everything together with the deletion
+            topic = cluster.controller.metadata.topic("gone")
+            deleting = asyncio.create_task(cluster.controller.controller.delete_topic(topic))
+            await cluster.until(lambda: "gone" not in late.metadata.topics)
+            is_found, begin = asyncio.Event(), late.registry.start
+
+            async def begin_later() -> None:
+                await is_found.wait()
+                await begin()
+
+            late.registry.start = begin_later  # type: ignore[method-assign]
+            cluster.lose(late.config.node_id)
+            await cluster.until(lambda: cluster.controller.metadata.topic("t").partitions[0].leader in others)
+            is_found.set()
+            await cluster.until(lambda: late.broker_epoch >= 0)
+            hung.set()
+            await deleting
+            await check_whole(cluster, "t")
+            assert led == []
 
     asyncio.run(main())
 

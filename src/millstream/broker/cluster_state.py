@@ -225,20 +225,26 @@ class ClusterState:
         self._configure(response)
         for name, topic_id in deleted_in(response):
             await self._delete(name, topic_id)
+            self._check_term(terms)
         if self._is_first:  # nobody asks yet, and what is led first may have to do with what comes last
             metadata.put(topic for topic, _ in merged)
         for topic, change in merged:
             await self._take(topic, change)
+            self._check_term(terms)
         self.unreadable = set(response.unreadable)
         if response.is_full:
             self._forget_others({topic.topic_id for topic, _ in merged})
-        if terms == self._terms:
-            self._sequence = response.sequence
-            if broker.membership is not None:
-                broker.membership.answered_for()
+        self._sequence = response.sequence
+        if broker.membership is not None:
+            broker.membership.answered_for()
         self._is_first = False
         if self.applied is not None and not self.applied.done():
             self.applied.set_result(None)
+
+    def _check_term(self, terms: int) -> None:
+        """Raise if the session was lost meanwhile: another broker may lead by now what this one should."""
+        if terms != self._terms:
+            raise _Gap("the session was lost while an answer was applied")
 
     def _merged(self, change: TopicChange, is_full: bool) -> Topic:
         """A topic with what changed of it."""
