@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import time
 from pathlib import Path
 from random import Random
@@ -26,10 +27,10 @@ from millstream.storage.reading import Slice
 PARTITIONS = 4
 
 
-def broker_in(folder: Path) -> Broker:
-    return Broker(
-        BrokerConfig({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder), "registry": "memory"})
-    )
+def broker_in(folder: Path, **options: str) -> Broker:
+    given = {name.replace("_", "."): value for name, value in options.items()}
+    places = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder), "registry": "memory"}
+    return Broker(BrokerConfig(places | given))
 
 
 def add(partition: Partition, value: bytes = b"v") -> None:
@@ -116,6 +117,37 @@ def test_a_fetch_that_waits_holds_no_records(tmp_path: Path) -> None:
             assert 100_000 not in [size // 1000 * 1000 for size in held]
             response = await parked
             assert sum(len(data.records or b"") for data in response.responses[0].partitions) > 400_000
+
+    asyncio.run(main())
+
+
+def test_fetches_that_wait_for_a_disk_together_hold_no_more_than_slow_readers_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size, fetches = 200_000, 4
+    read, abreast = Log.read, threading.Barrier(fetches, timeout=20)
+
+    def cold(self: Log, offset: int, max_bytes: int, *, nowait: bool = False, **options: Any) -> Slice:
+        if nowait:
+            raise BlockingIOError
+        abreast.wait()
+        return read(self, offset, max_bytes, **options)
+
+    async def main() -> None:
+        async with asyncio.timeout(60), broker_in(tmp_path, max_unsent_bytes="1048576") as broker:
+            await broker.controller.create_topic(NewTopic("t", PARTITIONS, 1))
+            for index in range(PARTITIONS):
+                add(broker.replicas.leader("t", index), bytes(size))
+            wanted = request(broker, max_bytes=1 << 30, from_start=True)
+            monkeypatch.setattr(Log, "read", cold)
+            responses = await asyncio.gather(*(ask(broker, wanted) for _ in range(fetches)))
+            sizes = [
+                sum(len(data.records or b"") for topic in response.responses for data in topic.partitions)
+                for response in responses
+            ]
+            assert min(sizes) > size  # a batch in any case
+            assert sum(sizes) < 3 * fetches * size  # the limit, and what was being read when it was reached
+            assert broker.cold_bytes == 0
 
     asyncio.run(main())
 

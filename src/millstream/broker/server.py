@@ -117,6 +117,8 @@ class Broker:
             self.clock,
             self.random,
         )
+        self.cold_bytes = 0
+        """What fetches that wait for disks have read so far."""
         self.coordinators = Coordinators(self)
         settings = GroupSettings(config)
         self.group_topics = GroupTopics(self)
@@ -422,12 +424,12 @@ class Broker:
 
     # What handlers ask
 
-    def max_fetch_bytes(self) -> int:
-        """How much one fetch may return, given what readers have not taken yet."""
-        unsent = sum(listener.unsent_bytes for listener in self.listeners.values())
-        room: int = self.config["max.unsent.bytes"] - unsent
+    def max_fetch_bytes(self, held_bytes: int = 0) -> int:
+        """How much one fetch may return, which holds some bytes already, given what others have not sent."""
+        unsent = self.cold_bytes + sum(listener.unsent_bytes for listener in self.listeners.values())
+        room: int = max(0, self.config["max.unsent.bytes"] - unsent)
         limit: int = self.config["fetch.max.bytes"]
-        return max(0, min(limit, room))
+        return min(limit, held_bytes + room)
 
     def report_fetch_error(self, error: KafkaError) -> None:
         """Count an error of a fetch, and say once where a log is damaged."""

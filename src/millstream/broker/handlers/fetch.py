@@ -127,16 +127,21 @@ class _Fetch:
 
     async def _read_cold(self) -> _Found:
         """The same with what is not in memory read by threads, so that the loop goes on."""
-        loop = asyncio.get_running_loop()
+        loop, broker = asyncio.get_running_loop(), self._broker
         found = _Found()
-        budget = min(self._max_bytes, self._broker.max_fetch_bytes())
-        for position in self._positions:
-            try:
-                data = self._read_one(found, position, budget, nowait=True)
-            except BlockingIOError:
-                threads = self._partition(position).cold_reads
-                data = await loop.run_in_executor(threads, self._read_one, found, position, budget, False)
-            found.add(position, data)
+        try:
+            for position in self._positions:
+                held_bytes = found.read_bytes
+                budget = min(self._max_bytes, broker.max_fetch_bytes(held_bytes))
+                try:
+                    data = self._read_one(found, position, budget, nowait=True)
+                except BlockingIOError:
+                    threads = self._partition(position).cold_reads
+                    data = await loop.run_in_executor(threads, self._read_one, found, position, budget, False)
+                found.add(position, data)
+                broker.cold_bytes += found.read_bytes - held_bytes  # others begin meanwhile
+        finally:
+            broker.cold_bytes -= found.read_bytes
         return found
 
     def _read_one(self, found: _Found, position: FetchPosition, budget: int, nowait: bool) -> PartitionData:
