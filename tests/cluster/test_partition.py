@@ -219,27 +219,53 @@ def test_the_request_that_reaches_flush_messages_waits_for_the_flush(tmp_path: P
     run(test, tmp_path)
 
 
+class HeldDisk:
+    """Holds every fsync until it is let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.entered, self.go_on = threading.Event(), threading.Event()
+        fsync = FaultyFile.fsync
+
+        def held(file: FaultyFile) -> None:
+            self.entered.set()
+            assert self.go_on.wait(20)
+            fsync(file)
+
+        monkeypatch.setattr(FaultyFile, "fsync", held)
+
+
+def test_what_waits_for_a_flush_is_acknowledged_when_none_is_wanted_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(world: World) -> None:
+        partition = lead(world, LogConfig(flush_before_ack=True))
+        disk = HeldDisk(monkeypatch)
+        waiting = partition.when_acknowledged(ALL, append(partition, batch(b"a"), ALL))
+        assert waiting is not None
+        assert await asyncio.get_running_loop().run_in_executor(None, disk.entered.wait, 20)
+        partition.configure(LogConfig())
+        await waiting
+        assert values(partition) == [b"a"]
+        disk.go_on.set()
+        await partition.settle()
+
+    run(test, tmp_path)
+
+
 def test_a_request_that_came_during_a_flush_for_flush_messages_waits_for_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waits because of the records that are being flushed; alone they would not ask for another flush."""
-    entered, go_on = threading.Event(), threading.Event()
-    fsync = FaultyFile.fsync
-
-    def held(file: FaultyFile) -> None:
-        entered.set()
-        assert go_on.wait(20)
-        fsync(file)
 
     async def test(world: World) -> None:
         partition = lead(world, LogConfig(flush_messages=3))
-        monkeypatch.setattr(FaultyFile, "fsync", held)
+        disk = HeldDisk(monkeypatch)
         first = partition.when_acknowledged(1, append(partition, batch(b"a", b"b", b"c")))
         assert first is not None
-        assert await asyncio.get_running_loop().run_in_executor(None, entered.wait, 20)
+        assert await asyncio.get_running_loop().run_in_executor(None, disk.entered.wait, 20)
         second = partition.when_acknowledged(1, append(partition, batch(b"d")))
         assert second is not None
-        go_on.set()
+        disk.go_on.set()
         await first
         await second
         assert partition.log.recovery_point == 4

@@ -101,6 +101,7 @@ class Partition(Replica):
         self._quick_rules = self.rules.unfolding_at_most(QUICK_BYTES)
         self._flushing.configure()
         self._isr_changed()  # it may be enough now, or too few
+        self.commit()  # and what waits for a flush need not wait any more
 
     # What the cluster says
 
