@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from millstream.config.log import LogConfig
 from millstream.errors import KafkaStorageError
 from millstream.protocol.batch import ControlMarker, decode_records, encode_marker, read_header
 from millstream.storage.log import Log
@@ -173,6 +174,22 @@ def test_indexes_are_derived_again(world: World) -> None:
         segment.spill()
     assert _index_files(world) == expected
     assert offsets(log) == list(range(200))
+
+
+def test_a_time_that_recovery_or_a_cut_derived_is_known_after_a_clean_stop(world: World) -> None:
+    """Also if the log has not changed since, and is too small for an entry of its own."""
+    log = world.open(LogConfig())
+    fill(log, 3, step_ms=10)
+    log.close()
+    kill(world.open(LogConfig(), is_clean=True, recovery_point=3))
+    world.open(LogConfig(), recovery_point=3).close()
+    log = world.open(LogConfig(), is_clean=True, recovery_point=3)
+    assert log.segments.active.max_timestamp == NOW_MS + 20
+    log.truncate_to(2)
+    log.close()
+    log = world.open(LogConfig(), is_clean=True, recovery_point=2)
+    assert log.segments.active.max_timestamp == NOW_MS + 10
+    kill(log)
 
 
 def test_lost_indexes_of_durable_segments_are_derived_again(world: World) -> None:

@@ -33,6 +33,7 @@ class Segment:
     __slots__ = (
         "_disk",
         "_first_timestamp",
+        "_is_derived",
         "_lock",
         "_max_timestamp",
         "_max_timestamp_offset",
@@ -80,6 +81,7 @@ class Segment:
             disk, stem + names.TRANSACTION_INDEX + suffix, lock, is_new=is_new
         )
         self._unindexed_bytes = 0
+        self._is_derived = False
         self._first_timestamp: int | None = None
         self._max_timestamp: int | None = NO_TIMESTAMP if is_new else None
         self._max_timestamp_offset = NO_TIMESTAMP
@@ -236,7 +238,8 @@ class Segment:
             return self._max_timestamp
 
     def set_timestamps(self, max_timestamp: int, max_timestamp_offset: int, unindexed_bytes: int) -> None:
-        """Take what a scan of the batches found."""
+        """Take what a scan of the batches found, which the time index may not hold yet."""
+        self._is_derived = True
         self._max_timestamp = max_timestamp
         self._max_timestamp_offset = max_timestamp_offset
         self._unindexed_bytes = unindexed_bytes
@@ -245,7 +248,8 @@ class Segment:
     @property
     def is_spilled(self) -> bool:
         """Whether the indexes' files hold all that is known, as they do before the first append."""
-        return not self.is_appendable and self.index.is_spilled and self.time_index.is_spilled
+        is_changed = self.is_appendable or self._is_derived
+        return not is_changed and self.index.is_spilled and self.time_index.is_spilled
 
     def spill(self) -> None:
         """Write the indexes' waiting entries, with the largest timestamp as the last one."""
@@ -253,6 +257,7 @@ class Segment:
         self.index.spill()
         self.time_index.spill()
         self.transaction_index.spill()
+        self._is_derived = False
 
     def fsync(self, *, with_indexes: bool) -> None:
         """Make the batches durable; with their indexes if the segment will not grow any more."""
