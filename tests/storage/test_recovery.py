@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from millstream.config.log import LogConfig
 from millstream.errors import KafkaStorageError
 from millstream.protocol.batch import ControlMarker, decode_records, encode_marker, read_header
 from millstream.storage.log import Log
+from millstream.storage.segment import Segment
 from tests.storage.logs import (
     NOW_MS,
     PARTITION,
@@ -197,14 +199,58 @@ def test_lost_indexes_of_durable_segments_are_derived_again(world: World) -> Non
     fill(log, 200, step_ms=10)
     log.close()
     expected = _index_files(world)
-    for is_clean in (True, False):
+    active = log.segments.active.base_offset
+    for is_clean, recovery_point in ((True, 200), (False, 200), (False, active)):
         for path in expected:
             path.unlink()
-        log = world.open(is_clean=is_clean, recovery_point=200)
+        log = world.open(is_clean=is_clean, recovery_point=recovery_point)
         assert log.end_offset == 200
         assert offsets(log) == list(range(200))
         log.close()
         assert _index_files(world) == expected
+
+
+@pytest.mark.parametrize("lost", [".index", ".timeindex"])
+def test_a_start_that_is_cut_short_leaves_no_half_of_an_index(
+    world: World, lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(SMALL, segment_bytes=1 << 20, index_interval_bytes=0)
+    log = world.open(config)
+    fill(log, 1200, size=10, step_ms=10)
+    log.roll()
+    fill(log, 1, size=10)
+    log.close()
+    expected = _index_files(world)
+    world.file(0, lost).unlink()
+    note_batch, count = Segment.note_batch, 0
+
+    def cut_short(segment: Segment, *given: Any) -> None:
+        nonlocal count
+        count += 1
+        if count == 1000:
+            raise KeyboardInterrupt
+        note_batch(segment, *given)
+
+    monkeypatch.setattr(Segment, "note_batch", cut_short)
+    with pytest.raises(KeyboardInterrupt):
+        world.open(config, is_clean=True, recovery_point=1201)
+    monkeypatch.undo()
+    log = world.open(config, recovery_point=1201)
+    assert log.segments.first.max_timestamp == NOW_MS + 11990
+    log.close()
+    assert _index_files(world) == expected
+
+
+def test_small_segments_get_their_time_index_again(world: World) -> None:
+    log = world.open(LogConfig())
+    fill(log, 2, step_ms=10)
+    log.roll()
+    fill(log, 1)
+    log.close()
+    world.file(0, ".timeindex").unlink()
+    log = world.open(LogConfig(), is_clean=True, recovery_point=3)
+    assert log.segments.first.max_timestamp == NOW_MS + 10
+    kill(log)
 
 
 def test_zero_padded_indexes_as_kafka_leaves_them_are_read(world: World) -> None:

@@ -107,8 +107,8 @@ def load_log(
     else:
         recovery_point = recovery_point or 0
         if not is_clean:
-            kept = [segment for segment in segments if segment.base_offset < recovery_point]
-            _rebuild_lost_indexes(kept[:-1], found, config.index_interval_bytes)
+            durable = [one for one in segments if segments.start_of_next(one, _NO_END) <= recovery_point]
+            _rebuild_lost_indexes(durable, found, config.index_interval_bytes)
         segments, producers, end_offset = _recover(
             around,
             folder,
@@ -224,13 +224,20 @@ def _drop(around: Surroundings, folder: str, gone: list[Segment]) -> None:
 
 
 def _rebuild_lost_indexes(segments: Iterable[Segment], found: set[str], index_interval_bytes: int) -> None:
-    """Derive the indexes of segments that are durable, but whose index is not there."""
+    """Derive the indexes of segments that are durable, but of which one is not there.
+
+    The offset index comes to be last of all: until then a start that is cut short has it to do again.
+    """
     for segment in segments:
-        if segment.size > index_interval_bytes:
-            name = names.offset_name(segment.base_offset, names.INDEX)
-            if name not in found:
-                log.warning("%s has no index: it is built again", segment.path)
+        if segment.size:
+            base = segment.base_offset
+            if not {names.offset_name(base, one) for one in (names.INDEX, names.TIME_INDEX)} <= found:
+                log.warning("%s lacks an index: they are built again", segment.path)
+                segment.index.begin_anew()
                 rebuild_segment(segment, index_interval_bytes, Epochs(), None, _NO_END, _NO_END)
+                segment.add_time_entry()
+                segment.time_index.spill()
+                segment.time_index.fsync()
                 segment.spill()
 
 

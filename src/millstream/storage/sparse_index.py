@@ -25,6 +25,7 @@ from millstream.storage.disk import Disk, File
 from millstream.storage.files import is_temporary
 
 _SPILL_ENTRIES = 512
+_ANY_NUMBER = 1 << 62
 _PAGE_ENTRIES = 256
 _COLUMNS = (itemgetter(0), itemgetter(1))
 
@@ -36,7 +37,7 @@ class SparseIndex:
 
     ENTRY: ClassVar[Struct]
 
-    __slots__ = ("_disk", "_file", "_is_closed", "_lock", "_path", "_state")
+    __slots__ = ("_disk", "_file", "_is_closed", "_lock", "_path", "_spill_entries", "_state")
 
     def __init__(self, disk: Disk, path: str, lock: Lock, *, is_new: bool = False) -> None:
         """`lock` is held while the file is opened and looked at for the first time."""
@@ -44,6 +45,7 @@ class SparseIndex:
         self._path = path
         self._lock = lock
         self._is_closed = False
+        self._spill_entries = _SPILL_ENTRIES
         self._file: File | None = None
         self._state: tuple[int, list[Entry]] | None = (0, []) if is_new else None
 
@@ -55,7 +57,7 @@ class SparseIndex:
         """Add an entry; the caller makes sure that it lies above all others."""
         waiting = (self._state or self._load())[1]
         waiting.append((key, value))
-        if len(waiting) >= _SPILL_ENTRIES:
+        if len(waiting) >= self._spill_entries:
             try:
                 self.spill()
             except OSError as error:
@@ -122,6 +124,18 @@ class SparseIndex:
         if stored:
             self._created().truncate(0)
 
+    def begin_anew(self) -> None:
+        """Drop all entries and the file itself, which comes to be again with the next `spill`, not before."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        try:
+            self._disk.remove(self._path)
+        except FileNotFoundError:
+            pass
+        self._state = (0, [])
+        self._spill_entries = _ANY_NUMBER
+
     @property
     def is_spilled(self) -> bool:
         """Whether no entry waits in memory."""
@@ -135,6 +149,7 @@ class SparseIndex:
             pack = self.ENTRY.pack
             file.append(b"".join([pack(*entry) for entry in waiting]))
             self._state = (stored + len(waiting), [])
+        self._spill_entries = _SPILL_ENTRIES
 
     def fsync(self) -> None:
         if self._file is not None:
