@@ -166,3 +166,20 @@ def test_a_finished_segment_that_is_gone_on_with_is_flushed_again(world: World) 
     log.flush()
     assert str(world.file(0)) in world.disk.synced
     assert log.recovery_point == 70
+
+
+def test_a_snapshot_of_what_was_cut_off_is_gone_for_good_before_other_records_count(world: World) -> None:
+    log = world.open()
+    append(log, batch(b"a", b"b", producer_id=7, epoch=0, sequence=0))
+    append(log, batch(b"c", producer_id=7, epoch=0, sequence=2))
+    log.close()
+    log = world.open(is_clean=True, recovery_point=3)
+    assert world.file(3, ".snapshot").exists()
+    append(log, batch(b"d"))
+    log.flush()
+    log.truncate_to(2)
+    assert not world.file(3, ".snapshot").exists()
+    append(log, batch(b"other"))
+    world.disk.synced.clear()
+    log.flush()
+    assert f"{world.path}/{PARTITION}" in world.disk.synced

@@ -471,6 +471,7 @@ class Log:
         self.end_offset = end_offset
         self.segments = self.segments.replaced(old, new)
         self._flusher.cut(end_offset)
+        self._flusher.name_changed()  # producer snapshots of what was cut off must not come back
         self._rolling = Rolling(self._config, self._around.random)
 
     def abandon_swap(self) -> None:
