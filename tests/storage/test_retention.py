@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from millstream.errors import KafkaStorageError
 from millstream.storage.log import Log
+from millstream.storage.sparse_index import SparseIndex
 from tests.storage.logs import NOW_MS, SMALL, World, append, batch, fill, offsets
 
 HOUR_MS = 3_600_000
@@ -143,3 +145,23 @@ def test_age_is_known_after_a_restart(world: World) -> None:
     assert log.apply_retention(NOW_MS + HOUR_MS) == 0
     log.apply_retention(NOW_MS + HOUR_MS + 201_000)
     assert (log.start_offset, log.end_offset) == (200, 200)
+
+
+def test_what_a_bad_disk_says_is_an_error_of_the_log(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever goes through many logs goes on with the next one."""
+    log = filled(world, retention_ms=HOUR_MS)
+    log.close()
+    log = world.open(log.config, is_clean=True, recovery_point=200)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    monkeypatch.setattr(SparseIndex, "_load", fail)
+    with pytest.raises(KafkaStorageError, match="cannot be read"):
+        log.apply_retention(NOW_MS + 100 * HOUR_MS)
+    assert log.failure is None
+    monkeypatch.undo()
+    monkeypatch.setattr(world.disk, "rename", fail)
+    with pytest.raises(KafkaStorageError, match="has failed"):
+        log.apply_retention(NOW_MS + 100 * HOUR_MS)
+    assert [error.errno for error in world.failures] == [errno.EIO]

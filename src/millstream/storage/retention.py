@@ -13,9 +13,19 @@ if TYPE_CHECKING:
 
 def apply(log: Log, now_ms: int, high_watermark: int) -> int:
     """Delete the segments that the log no longer keeps; how many bytes that were."""
-    expired = expired_segments(log, now_ms, high_watermark)
+    try:
+        expired = expired_segments(log, now_ms, high_watermark)
+    except OSError as error:
+        raise KafkaStorageError(f"{log.partition} cannot be read: {error}") from error
     if not expired:
         return 0
+    try:
+        return _delete(log, expired)
+    except OSError as error:
+        raise log.storage_error(error) from error
+
+
+def _delete(log: Log, expired: list[Segment]) -> int:
     log.abandon_swap()
     if len(expired) == len(log.segments):
         try:
