@@ -576,6 +576,25 @@ def test_a_changed_byte_anywhere_ends_the_compaction_and_is_not_copied(tmp_path:
         ledger.log.close(is_clean=False)
 
 
+def test_a_disk_that_gives_no_names_either_does_not_hide_what_is_damaged(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that is known to be damaged is left out, so that the others are compacted."""
+    dirty(ledger)
+    ledger.log.roll()
+    path = ledger.log.segments.first.path
+    with open(path, "r+b") as file:
+        file.seek(65)
+        file.write(b"\xff\xff\xff\xff")
+
+    def fail(_: str) -> list[str]:
+        raise OSError(errno.EIO, "input/output error")
+
+    monkeypatch.setattr(ledger.disk, "listdir", fail)
+    with pytest.raises(Uncleanable):
+        ledger.clean()
+
+
 def test_how_far_logs_are_clean_is_written_down(tmp_path: Path) -> None:
     world = World(tmp_path)
     store = world.store()

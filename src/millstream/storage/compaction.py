@@ -10,6 +10,7 @@ still the one that the round began with, and how cleaned segments take the place
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import TypeVar
 
@@ -22,6 +23,8 @@ from millstream.storage.cleaning import Cleaning
 from millstream.storage.cleaning_job import CleaningJob, Rewritten, Scanned
 from millstream.storage.segment import Segment
 from millstream.storage.swap import Swap
+
+_log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 256 * 1024
 T = TypeVar("T", Scanned, Rewritten)
@@ -120,17 +123,24 @@ class Compaction:
         self.log.cleaned_until = max(self.log.cleaned_until, cleaned_until)
 
     def abandon(self) -> None:
-        """Undo a swap that was begun."""
+        """Undo a swap that was begun. If that cannot be done the log has failed."""
         if self._swap is not None and self.log.swap is self._swap:
-            self._swap.undo()
+            try:
+                self._swap.undo()
+            except OSError as error:
+                self.log.fail(error)
 
     def discard(self) -> None:
-        """Remove what is half written, when the work on it has ended."""
+        """Remove what is half written, when the work on it has ended; else the next start does."""
         log = self.log
-        if not log.is_closed:  # else its folder may be another log's by now
+        if log.is_closed:  # and its folder perhaps another log's by now
+            return
+        try:
             for name in log.disk.listdir(log.folder):
                 if name.endswith(names.CLEANED):
                     log.disk.remove(f"{log.folder}/{name}")
+        except OSError as error:
+            _log.warning("what compaction left in %s cannot be removed now: %s", log.folder, error)
 
     def check(self) -> None:
         """Raise Interrupted unless the log is still the one that the round began with."""
