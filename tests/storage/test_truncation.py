@@ -137,6 +137,25 @@ def test_what_takes_the_place_of_the_end_is_not_believed_after_a_crash(world: Wo
     assert offsets(again) == list(range(10))
 
 
+def test_what_takes_the_place_of_a_whole_batch_is_not_believed_either(world: World) -> None:
+    """The cut falls into the batch, and the log ends before it."""
+    store = world.store()
+    log = store.create(PARTITION, TOPIC_ID, SMALL)
+    fill(log, 2, leader_epoch=1)
+    append(log, batch(b"a", b"b"), 1)
+    log.roll()
+    fill(log, 1, leader_epoch=1)
+    log.flush()
+    store.checkpoint()
+    log.truncate_to(3)
+    append(log, batch(b"c", b"d"), 2)
+    store.close(clean=False)
+    again = world.store().get(PARTITION, TOPIC_ID)
+    assert again is not None
+    assert list(again.epochs.entries) == [(1, 0), (2, 2)]
+    assert offsets(again) == [0, 1, 2, 3]
+
+
 def test_a_finished_segment_that_is_cut_off_is_flushed_again(world: World) -> None:
     """It was durable as a whole, but what follows the cut is not."""
     log = world.open(SMALL)

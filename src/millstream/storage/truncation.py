@@ -27,15 +27,17 @@ def truncate(log: Log, offset: int) -> None:
     if offset <= segments.first.base_offset:
         restart(log, offset)
         return
-    log.doubt_from(offset)
     found = locate(segments, offset, 0)
+    end_offset = offset
+    if found is not None:
+        end_offset = min(offset, read_header(found.data, found.start).base_offset)
+    log.doubt_from(end_offset)
     log.abandon_swap()
     with log.swapping:
         if found is None:
             log.replace_tail([segments.active], [segments.active], offset)
         else:
             segment = found.segment
-            end_offset = min(offset, read_header(found.data, found.start).base_offset)
             tail = list(segments.between(segment.base_offset, log.end_offset + 1))
             log.end_offset = end_offset
             _drop(log, tail[1:])
