@@ -10,23 +10,20 @@ from typing import Any
 from millstream.client.cluster import Cluster
 from millstream.client.consumer import AsyncConsumer
 from millstream.client.deadline import Deadline
-from millstream.client.topics import create_topic
 from millstream.model import TopicPartition
 from millstream.protocol.batch import Codec
 from millstream.protocol.consumer_kernel import Record
 from millstream.protocol.record import Record as Sent
+from tests.client.logs import make_topic
 from tests.client.raw import write
 
 _numbers = itertools.count(1)
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 async def new_topic(bootstrap: str, partitions: int = 1, prefix: str = "consumed") -> str:
     """A topic of its own for a test."""
-    name = f"{prefix}-{next(_numbers)}"
-    async with Cluster(bootstrap) as cluster:
-        await create_topic(cluster, name, Deadline(30_000), partitions=partitions, replication_factor=1)
-    return name
+    return await make_topic(bootstrap, f"{prefix}-{next(_numbers)}", partitions)
 
 
 async def fill(

@@ -7,9 +7,23 @@ import asyncio
 from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
 from millstream.client.offsets import LATEST, READ_UNCOMMITTED, list_offsets
+from millstream.client.topics import create_topic
 from millstream.model import TopicPartition
 from millstream.protocol.record import Record
 from tests.client.raw import RawBatch, read
+
+
+async def make_topic(bootstrap: str, name: str, partitions: int = 1, **configs: str) -> str:
+    """A topic whose leaders take requests. Kafka's broker shows a topic a moment before it leads it: a record
+    that is sent without an acknowledgement would be lost."""
+    async with Cluster(bootstrap) as cluster:
+        deadline = Deadline(30_000)
+        named = {key.replace("_", "."): value for key, value in configs.items()}
+        await create_topic(
+            cluster, name, deadline, partitions=partitions, replication_factor=1, configs=named
+        )
+        await ends(cluster, [TopicPartition(name, index) for index in range(partitions)], 0, deadline)
+    return name
 
 
 async def ends(

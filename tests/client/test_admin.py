@@ -238,7 +238,7 @@ def test_transactions_and_producers_are_seen_and_ended(either_bootstrap: str, to
         producer.init_transactions(30)
         producer.begin_transaction()
         producer.produce(topic, b"open", partition=0)
-        producer.flush(10)
+        assert producer.flush(30) == 0
         described = admin.describe_transaction(name)
         assert (described.state, described.partitions) == ("Ongoing", [here])
         assert name in {each.transactional_id for each in admin.list_transactions(states=["Ongoing"])}

@@ -106,11 +106,9 @@ async def move_leaders(admin: AsyncAdmin) -> None:
     assert set((await admin.reassign(targets, timeout=60)).values()) == {None}
     while await admin.list_reassignments(timeout=60):
         await asyncio.sleep(0.1)
-    await admin.elect_leaders(targets, timeout=60)
     for where, replicas in targets.items():
-        leader = -1
-        while leader != replicas[0]:
-            leader = (await admin.describe_topic(where.topic)).partitions[where.partition].leader
+        while (await admin.describe_topic(where.topic)).partitions[where.partition].leader != replicas[0]:
+            await admin.elect_leaders(targets, timeout=60)  # again, where one was not in sync yet
             await asyncio.sleep(0.05)
 
 

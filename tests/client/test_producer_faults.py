@@ -9,13 +9,11 @@ from typing import Any
 
 import pytest
 
-from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.producer import AsyncProducer
 from millstream.client.producer_blocking import Producer
-from millstream.client.topics import create_topic
 from millstream.errors import RequestTimedOut
 from millstream.testing import Broker
+from tests.client import logs
 from tests.client.fault_proxy import PRODUCE, Fault, FaultProxy, now_and_then
 from tests.client.logs import batches_in, values_in
 from tests.conftest import Name
@@ -32,12 +30,7 @@ def proxy(either_bootstrap: str) -> Iterator[FaultProxy]:
 
 
 def make_topic(bootstrap: str, name: str, partitions: int = PARTITIONS) -> str:
-    async def main() -> None:
-        async with Cluster(bootstrap) as cluster:
-            await create_topic(cluster, name, Deadline(30_000), partitions=partitions)
-
-    asyncio.run(main())
-    return name
+    return asyncio.run(logs.make_topic(bootstrap, name, partitions))
 
 
 async def send_all(bootstrap: str, topic: str, partitions: int, **options: Any) -> list[list[int]]:

@@ -97,7 +97,7 @@ def test_closing_aborts_what_is_open(either_bootstrap: str, topic: Make, new_nam
     name = topic()
     with Producer(either_bootstrap, transactional_id=new_name("id"), linger_ms=1000) as producer:
         producer.begin_transaction()
-        producer.send(name, b"written").result(10)
+        producer.send(name, b"written").result(30)
         unsent = producer.send(name, b"unsent")
     with pytest.raises(TransactionAborted):
         unsent.result(0)
