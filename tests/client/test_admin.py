@@ -21,10 +21,12 @@ from millstream.errors import (
     GroupIdNotFound,
     InvalidConfig,
     InvalidPartitions,
+    InvalidRegularExpression,
     NonEmptyGroup,
     TopicAlreadyExists,
     TransactionalIdNotFound,
     UnknownMemberId,
+    UnsupportedVersion,
 )
 from millstream.protocol.messages import (
     REQUESTS,
@@ -73,6 +75,7 @@ from millstream.protocol.messages import (
 from millstream.protocol.schema import Request
 from tests.client.conftest import Seen
 from tests.client.consuming import fill, numbered
+from tests.processes import until
 
 _numbers = count(1)
 
@@ -242,6 +245,20 @@ def test_transactions_and_producers_are_seen_and_ended(either_bootstrap: str, to
         described = admin.describe_transaction(name)
         assert (described.state, described.partitions) == ("Ongoing", [here])
         assert name in {each.transactional_id for each in admin.list_transactions(states=["Ongoing"])}
+        until(lambda: time.time() * 1000 > described.started_ms + 1, 10, "time passes")
+        for filters, is_listed in (
+            ({"longer_than_ms": 0}, True),
+            ({"longer_than_ms": 3_600_000}, False),
+            ({"pattern": f"t.-{topic}"}, True),
+            ({"pattern": "t."}, False),
+            ({"pattern": f"t.-{topic}", "states": ["Ongoing"], "longer_than_ms": 0}, True),
+        ):
+            listed = admin.list_transactions(**filters)
+            assert (name in {each.transactional_id for each in listed}) == is_listed, filters
+        with pytest.raises(InvalidRegularExpression):
+            admin.list_transactions(pattern="(")
+        with pytest.raises(ValueError, match="negative"):
+            admin.list_transactions(longer_than_ms=-1)
         (found,) = admin.open_transactions([here])
         assert found.producer_id == described.producer_id
         ((active,),) = admin.describe_producers([here]).values()
@@ -252,6 +269,24 @@ def test_transactions_and_producers_are_seen_and_ended(either_bootstrap: str, to
         while admin.open_transactions([here]) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert admin.open_transactions([here]) == []
+
+
+def test_a_filter_that_a_broker_does_not_know_is_an_error(own_bootstrap: str) -> None:
+    async def main() -> None:
+        async with AsyncAdmin(own_bootstrap) as admin:
+            await admin.list_transactions()
+            (task,) = admin._cluster._connections.values()
+            versions = task.result().api_versions
+            versions[ListTransactionsRequest.key] = (0, 1)
+            await admin.list_transactions(longer_than_ms=5)
+            with pytest.raises(UnsupportedVersion, match="by a pattern"):
+                await admin.list_transactions(pattern=".*")
+            versions[ListTransactionsRequest.key] = (0, 0)
+            await admin.list_transactions(states=["Ongoing"], producer_ids=[1])
+            with pytest.raises(UnsupportedVersion, match="by how long they are open"):
+                await admin.list_transactions(longer_than_ms=5)
+
+    asyncio.run(main())
 
 
 def test_replicas_stay_where_they_are_on_one_broker(either_bootstrap: str, topic: str) -> None:

@@ -296,11 +296,27 @@ class AsyncAdmin(MustClose):
     # ---------------------------------------------------------------- transactions and producers
 
     async def list_transactions(
-        self, *, states: Sequence[str] = (), producer_ids: Sequence[int] = (), timeout: float | None = None
+        self,
+        *,
+        states: Sequence[str] = (),
+        producer_ids: Sequence[int] = (),
+        longer_than_ms: int | None = None,
+        pattern: str | None = None,
+        timeout: float | None = None,
     ) -> list[ListedTransaction]:
-        """The transactional ids of all coordinators, by name."""
-        deadline = self._deadline(timeout)
-        return await list_transactions(self._cluster, deadline, states=states, producer_ids=producer_ids)
+        """The transactional ids of all coordinators, by name; those that pass every filter that is given.
+
+        With `longer_than_ms` the transaction has been open for longer. `pattern` is met by whole ids and
+        written as RE2 has it. UnsupportedVersion where a broker is too old for these two.
+        """
+        return await list_transactions(
+            self._cluster,
+            self._deadline(timeout),
+            states=states,
+            producer_ids=producer_ids,
+            longer_than_ms=longer_than_ms,
+            pattern=pattern,
+        )
 
     async def describe_transaction(self, transactional_id: str, timeout: float | None = None) -> Transaction:
         """What the coordinator knows of one id; TransactionalIdNotFound if that is nothing."""

@@ -232,11 +232,23 @@ class Admin(MustClose):
     # ---------------------------------------------------------------- transactions and producers
 
     def list_transactions(
-        self, *, states: Sequence[str] = (), producer_ids: Sequence[int] = (), timeout: float | None = None
+        self,
+        *,
+        states: Sequence[str] = (),
+        producer_ids: Sequence[int] = (),
+        longer_than_ms: int | None = None,
+        pattern: str | None = None,
+        timeout: float | None = None,
     ) -> list[ListedTransaction]:
-        """The transactional ids of all coordinators, by name."""
+        """The transactional ids of all coordinators, by name; AsyncAdmin.list_transactions tells more."""
         return self._thread.run(
-            self._core.list_transactions(states=states, producer_ids=producer_ids, timeout=timeout)
+            self._core.list_transactions(
+                states=states,
+                producer_ids=producer_ids,
+                longer_than_ms=longer_than_ms,
+                pattern=pattern,
+                timeout=timeout,
+            )
         )
 
     def describe_transaction(self, transactional_id: str, timeout: float | None = None) -> Transaction:

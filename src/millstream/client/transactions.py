@@ -16,7 +16,7 @@ from millstream.client.coordinators import TRANSACTION, with_coordinator
 from millstream.client.deadline import Deadline
 from millstream.client.errors import raise_for
 from millstream.client.offsets import partitions_by_leader
-from millstream.errors import ConcurrentTransactions, KafkaError
+from millstream.errors import ConcurrentTransactions, KafkaError, UnsupportedVersion
 from millstream.model import TopicPartition
 from millstream.protocol.messages import (
     DescribeProducersRequest,
@@ -36,6 +36,10 @@ UNDECIDED = frozenset({ONGOING, "PrepareCommit", "PrepareAbort"})
 """The states in which a transaction's partitions are still to hear of its end."""
 
 FENCING_TIMEOUT_MS = 1000
+
+NO_DURATION = -1
+DURATIONS_SINCE, PATTERNS_SINCE = 1, 2
+"""The versions of ListTransactions that have these filters (KIP-994, KIP-1152)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +79,41 @@ class OpenTransaction:
 
 
 async def list_transactions(
-    cluster: Cluster, deadline: Deadline, *, states: Sequence[str] = (), producer_ids: Sequence[int] = ()
+    cluster: Cluster,
+    deadline: Deadline,
+    *,
+    states: Sequence[str] = (),
+    producer_ids: Sequence[int] = (),
+    longer_than_ms: int | None = None,
+    pattern: str | None = None,
 ) -> list[ListedTransaction]:
     """The transactional ids of all coordinators, by name.
+
+    With `longer_than_ms` those whose transaction has been open for longer (ids that never had one are as old
+    as can be), with `pattern` those whose whole id matches an expression in RE2's syntax. UnsupportedVersion
+    where a broker is too old for either: it would list them all.
 
     Where a broker does not answer, all are asked again, by a fresh list of brokers: one that is gone has left
     its ids to others.
     """
-    request = ListTransactionsRequest(state_filters=list(states), producer_id_filters=list(producer_ids))
+    if longer_than_ms is not None and longer_than_ms < 0:
+        raise ValueError(f"longer_than_ms is not negative, but {longer_than_ms} was given")
+    request = ListTransactionsRequest(
+        state_filters=list(states),
+        producer_id_filters=list(producer_ids),
+        duration_filter=NO_DURATION if longer_than_ms is None else longer_than_ms,
+        transactional_id_pattern=pattern,
+    )
+    needed = PATTERNS_SINCE if pattern is not None else DURATIONS_SINCE if longer_than_ms is not None else 0
     found: dict[str, ListedTransaction] = {}
 
     async def ask(node_id: int) -> None:
+        connection = await cluster.connection(node_id, deadline)
+        if connection.version_for(ListTransactionsRequest) < needed:
+            raise UnsupportedVersion(
+                f"broker {node_id} cannot choose transactions by "
+                f"{'how long they are open' if pattern is None else 'a pattern'}"
+            )
         response = await cluster.request(node_id, request, ListTransactionsResponse, deadline)
         raise_for(response.error_code, None, f"the transactions of broker {node_id}")
         for each in response.transaction_states:
