@@ -40,6 +40,7 @@ cdef class RecordReader(Cursor):
     cdef readonly object header
     cdef long long from_offset
     cdef const unsigned char[::1] payload
+    cdef Py_ssize_t start
     cdef Py_ssize_t end
     cdef long long left
     cdef long long base_offset

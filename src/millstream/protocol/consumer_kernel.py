@@ -127,6 +127,9 @@ class RecordReader(Cursor):
     the last good one. A record that cannot be deserialised raises what the function raised, a batch whose
     compressed records are broken raises BadRecords, and neither is passed: the next call meets it again.
     `header` is that of the batch last looked into.
+
+    A signal may raise wherever interpreted code calls something. So a record is passed, and a batch opened,
+    by assignments between which nothing is called; `start` is where the next record begins until then.
     """
 
     topic: str
@@ -144,6 +147,7 @@ class RecordReader(Cursor):
     header: Any
     from_offset: int
     payload: Any
+    start: int
     end: int
     left: int
     base_offset: int
@@ -255,6 +259,8 @@ def _open(r: RecordReader) -> cython.bint:
             return False
         header: BatchHeader = found[0]
         payload, start = payload_of(r.data, header, found[1], MAX_DECOMPRESSED_BYTES)
+        end = len(payload)
+        next_offset = header.next_offset
     except CorruptMessage as error:
         r.batches = readable_batches(r.data, r.position, r.aborted, False, False)
         raise BadRecords(f"partition {r.topic}-{r.partition}, {error.message}") from None
@@ -265,14 +271,13 @@ def _open(r: RecordReader) -> cython.bint:
     r.payload = payload
     if cython.compiled:
         r.raw = cython.address(r.payload[0])
-        r.end = r.payload.shape[0]
     else:
-        r.raw = r.payload
-        r.end = len(payload)
-    r.at = start
+        r.raw = payload
+    r.start = start
+    r.end = end
     r.left = header.count
     r.base_offset = header.base_offset
-    r.next_offset = header.next_offset
+    r.next_offset = next_offset
     r.leader_epoch = header.leader_epoch
     r.has_log_time = header.attributes & LOG_APPEND_TIME != 0
     r.base_timestamp = header.max_timestamp if r.has_log_time else header.base_timestamp
@@ -347,9 +352,7 @@ def _headers(r: RecordReader, count: cython.longlong) -> tuple:  # type: ignore[
 
 
 @cython.cfunc
-def _bad(r: RecordReader, start: cython.Py_ssize_t, reason: cython.int) -> object:
-    r.at = start
-    r.is_bad = False
+def _bad(r: RecordReader, reason: cython.int) -> object:
     return BadRecords(
         f"partition {r.topic}-{r.partition}, the batch at offset {r.base_offset}: {REASONS[reason]}"
     )
@@ -364,19 +367,20 @@ def _next(r: RecordReader) -> object:
                 return None
             if r.left <= 0:
                 continue
-        start: cython.Py_ssize_t = r.at
+        r.at = r.start
         r.limit = r.end
+        r.is_bad = False
         length: cython.longlong = _number(r)
         if r.is_bad:
-            raise _bad(r, start, BAD_COUNT)
+            raise _bad(r, BAD_COUNT)
         if length < 1 or length > r.end - r.at:
-            raise _bad(r, start, BAD_RECORD)
+            raise _bad(r, BAD_RECORD)
         r.limit = r.at + length
         r.at += 1  # the attributes, which mean nothing yet
         timestamp_delta: cython.longlong = _number(r)
         offset: cython.longlong = r.base_offset + _number(r)
         if offset < r.from_offset and not r.is_bad:
-            r.at = r.limit
+            r.start = r.limit
             r.left -= 1
             continue
         key = _field(r)
@@ -384,7 +388,7 @@ def _next(r: RecordReader) -> object:
         count: cython.longlong = _number(r)
         headers = () if count == 0 else _headers(r, count)
         if r.is_bad or count < 0 or r.at != r.limit or (r.left == 1 and r.at != r.end):
-            raise _bad(r, start, BAD_RECORD)
+            raise _bad(r, BAD_RECORD)
         if r.key_of is not None or r.value_of is not None:
             try:
                 if r.key_of is not None and key is not None:
@@ -392,7 +396,6 @@ def _next(r: RecordReader) -> object:
                 if r.value_of is not None and value is not None:
                     value = r.value_of(value)
             except BaseException as error:
-                r.at = start
                 error.add_note(f"in partition {r.topic}-{r.partition} at offset {offset}")
                 raise
         record: Record = Record.__new__(Record)
@@ -403,6 +406,7 @@ def _next(r: RecordReader) -> object:
         record.key = key
         record.value = value
         record.headers = headers
+        r.start = r.limit
         r.left -= 1
         r.position = r.next_offset if r.left == 0 else offset + 1
         return record
