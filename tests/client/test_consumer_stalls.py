@@ -16,6 +16,7 @@ from millstream.client.errors import raise_for
 from millstream.model import TopicPartition
 from millstream.protocol.messages import JoinGroupRequest, JoinGroupResponse
 from tests.client.consuming import fill, new_topic, numbered, read
+from tests.client.fault_proxy import Fault, FaultProxy
 from tests.controller.cluster import Cluster
 
 
@@ -89,3 +90,31 @@ def test_positions_are_found_while_the_group_waits_for_a_member(either_bootstrap
             assert [record.offset for record in await read(consumer, 3)] == [7, 8, 9]
 
     uvloop.run(asyncio.wait_for(main(), 60))
+
+
+def test_a_commit_that_overtakes_the_news_of_a_generation(either_bootstrap: str) -> None:
+    """It goes another way than JoinGroup, whose answer names the generation that the commit lacks."""
+
+    async def main(proxy: FaultProxy) -> None:
+        topic = await new_topic(either_bootstrap)
+        here, group = TopicPartition(topic, 0), f"overtaken-{topic}"
+        await fill(either_bootstrap, topic, 0, numbered(10))
+        consumer = AsyncConsumer(
+            proxy.bootstrap, group=group, offset_reset="earliest", auto_commit=False, heartbeat_interval_ms=50
+        )
+        async with consumer, Client(either_bootstrap) as client:
+            consumer.subscribe(topic)
+            await read(consumer, 10)
+            before = consumer.group_metadata
+            proxy.decide = lambda key: Fault.DELAY if key == JoinGroupRequest.key else Fault.NONE
+            member_id = (await join(client, group, topic)).member_id
+            raise_for((await join(client, group, topic, member_id)).error_code, None, group)
+            assert consumer.group_metadata == before, "the answer came too soon"
+            await consumer.commit(timeout=30)
+            assert consumer.group_metadata.generation_id == before.generation_id + 1
+            assert (await consumer.committed())[here].offset == 10
+
+    host, _, port = either_bootstrap.rpartition(":")
+    with FaultProxy(host, int(port)) as proxy:
+        proxy.delay_s = 1.0
+        uvloop.run(asyncio.wait_for(main(proxy), 60))

@@ -26,16 +26,21 @@ from millstream.protocol.messages import OffsetCommitRequest, OffsetCommitRespon
 class Commits:
     """Writes offsets for a group. Commits of one consumer reach the coordinator in order."""
 
-    def __init__(self, link: CoordinatorLink, identity: Callable[[], GroupMetadata]) -> None:
+    def __init__(
+        self, link: CoordinatorLink, identity: Callable[[], GroupMetadata], may_change: Callable[[], bool]
+    ) -> None:
+        """`may_change`: whether the coordinator was asked something that may give another identity."""
         self._link = link
         self._identity = identity
+        self._may_change = may_change
         self._order = asyncio.Lock()
 
     async def commit(self, offsets: Mapping[TopicPartition, Committed], deadline: Deadline) -> None:
         """Commit, trying again while errors pass, until the deadline.
 
         While the group rebalances the coordinator takes no commits; the member's next generation is
-        waited for. UnknownMemberId and the like mean that the partitions are no longer this member's.
+        waited for, also where a commit overtook the news of it. UnknownMemberId and the like mean that the
+        partitions are no longer this member's.
         """
         if not offsets:
             return
@@ -51,7 +56,7 @@ class Commits:
                 except RebalanceInProgress as error:
                     failure = error
                 except (IllegalGeneration, StaleMemberEpoch) as error:
-                    if self._identity() == identity:
+                    if self._identity() == identity and not self._may_change():
                         raise
                     failure = error
                 if deadline.has_passed:

@@ -56,7 +56,7 @@ class ConsumerGroup:
         self._watch = TopicWatch(cluster, options.metadata_max_age_ms, options.request_timeout_ms)
         # Not behind a JoinGroup, whose answer takes as long as the slowest member does.
         commits = CoordinatorLink(cluster, group, options.request_timeout_ms)
-        self._commits = Commits(commits, lambda: self.identity)
+        self._commits = Commits(commits, lambda: self.identity, lambda: self._may_change)
         self._callbacks = Callbacks()
         self._membership: Membership | None = None
         self._seen = assignment.progress
@@ -72,6 +72,10 @@ class ConsumerGroup:
         """Who this consumer is to its group, for commits and for transactions."""
         membership = self._membership
         return membership.identity if membership is not None else GroupMetadata(self._group)
+
+    @property
+    def _may_change(self) -> bool:
+        return self._membership is not None and self._membership.is_asking
 
     @property
     def is_joined(self) -> bool:

@@ -44,6 +44,7 @@ class ConsumerGroupMember:
         self._must_say_owned = False
         self._has_spoken = False
         self.is_joined = False
+        self.is_asking = False
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._change: asyncio.Task[None] | None = None
@@ -115,6 +116,8 @@ class ConsumerGroupMember:
                     await self._sit_out()
         except Exception as error:
             self._host.fail(error, for_good=True)
+        finally:
+            self.is_asking = False
 
     async def _rest(self) -> None:
         """Until the next heartbeat is due, or something is to be said."""
@@ -143,7 +146,7 @@ class ConsumerGroupMember:
             request.server_assignor = self._options.server_assignor
         if says_owned:
             request.topic_partitions = [] if self._epoch == JOINING else self._owned()
-        self._has_spoken = True
+        self._has_spoken = self.is_asking = True
         try:
             response = await self._link.ask(request, ConsumerGroupHeartbeatResponse)
             raise_for(response.error_code, response.error_message, f"group {self._link.group}")
@@ -154,6 +157,7 @@ class ConsumerGroupMember:
         if response.member_id:
             self._member_id = response.member_id
         self._epoch = response.member_epoch
+        self.is_asking = False
         self._interval_ms = response.heartbeat_interval_ms or self._interval_ms
         self._told = response.assignment or self._told
         if self._told is not None:
@@ -221,7 +225,7 @@ class ConsumerGroupMember:
         self._epoch = JOINING
         self._target = frozenset()
         self._told = None
-        self.is_joined = False
+        self.is_joined = self.is_asking = False
         self._must_say_all = True
         if self._host.owned:
             await self._host.lose()

@@ -78,6 +78,10 @@ class Membership(Protocol):
         """Who commits."""
 
     @property
+    def is_asking(self) -> bool:
+        """Whether the coordinator's answer, which may change who commits, is still to come."""
+
+    @property
     def is_joined(self) -> bool:
         """Whether the group has given this member its partitions."""
 

@@ -72,6 +72,7 @@ class GroupMember:
         self._has_left = False
         self._failure: KafkaError | None = None
         self.is_joined = False
+        self.is_asking = False
         self._must_join = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._heart: asyncio.Task[None] | None = None
@@ -128,7 +129,7 @@ class GroupMember:
     def _forget(self) -> None:
         self._generation = NO_GENERATION
         self._member_id = ""
-        self.is_joined = False
+        self.is_joined = self.is_asking = False
 
     # ---------------------------------------------------------------- the course of a membership
 
@@ -144,6 +145,7 @@ class GroupMember:
         except Exception as error:
             self._host.fail(error, for_good=True)
         finally:
+            self.is_asking = False
             await self._stop_heart()
 
     async def _prepare(self) -> None:
@@ -219,6 +221,7 @@ class GroupMember:
                 for name in self._options.assignors
             ],
         )
+        self.is_asking = True
         response = await self._link.ask(
             request, JoinGroupResponse, timeout_ms=self._options.max_poll_interval_ms + JOIN_GRACE_MS
         )
@@ -227,6 +230,7 @@ class GroupMember:
         raise_for(response.error_code, None, f"group {self._link.group}")
         self._member_id = response.member_id
         self._generation = response.generation_id
+        self.is_asking = False
         return response
 
     def _metadata(self) -> bytes:
