@@ -10,16 +10,19 @@ from typing import Any
 
 import pytest
 
+from millstream.client.batch_builder import Batch
 from millstream.client.producer import AsyncProducer
-from millstream.client.producer_line import MAX_EPOCH
+from millstream.client.producer_line import MAX_EPOCH, Line
 from millstream.errors import (
     ClusterAuthorizationFailed,
     InvalidRecord,
     NotLeaderOrFollower,
     OutOfOrderSequenceNumber,
+    RequestTimedOut,
     UnknownProducerId,
 )
 from millstream.protocol.batch import BatchHeader, decode_records, read_header
+from millstream.protocol.client_kernel import BatchBuilder
 from millstream.protocol.frame import RequestHeader
 from millstream.protocol.messages import (
     ApiVersionsRequest,
@@ -238,3 +241,15 @@ def test_retries_can_be_limited() -> None:
         assert len(leader.tried) == 3
 
     asyncio.run(main())
+
+
+def test_a_new_transaction_has_its_epoch_though_what_timed_out_before_is_still_on_its_way() -> None:
+    line = Line(TOPIC, 0)
+    old, new = (Batch(TOPIC, 0, float(number), BatchBuilder(1000), 1000, 0.0) for number in range(2))
+    for batch in (old, new):
+        batch.count = 3
+    line.number(old, 7, 4, is_transactional=True)
+    line.in_flight.append(old)
+    old.failed(RequestTimedOut("its time was up before its request's was"))
+    line.number(new, 7, 5, is_transactional=True)
+    assert (new.producer_epoch, new.base_sequence) == (5, 0)

@@ -83,7 +83,7 @@ class Line:
         """
         if batch.base_sequence != UNNUMBERED:
             return
-        if not self.in_flight:
+        if all(sent.is_done for sent in self.in_flight):  # a request outlives what timed out in it
             if self.producer_id != producer_id or (
                 is_transactional and self.producer_epoch != producer_epoch
             ):

@@ -62,14 +62,22 @@ class PartitionState:
     @property
     def position(self) -> int:
         """The offset of the next record that the caller gets; NOT_KNOWN until it was looked up."""
-        return self.readers[0].position if self.readers else self.fetch_position
+        reader = self._first
+        return self.fetch_position if reader is None else reader.position
+
+    @property
+    def _first(self) -> RecordReader | None:
+        """What the caller reads now; its thread may finish it at any moment."""
+        try:
+            return self.readers[0]
+        except IndexError:
+            return None
 
     @property
     def consumed_epoch(self) -> int:
         """The leader epoch of the last record that the caller got, where one is known."""
-        if self.readers and self.readers[0].leader_epoch >= 0:
-            return self.readers[0].leader_epoch
-        return self.position_epoch
+        reader = self._first
+        return self.position_epoch if reader is None or reader.leader_epoch < 0 else reader.leader_epoch
 
     def seek(self, offset: int, leader_epoch: int = -1) -> None:
         """Go on at an offset; what was fetched ahead is dropped."""
