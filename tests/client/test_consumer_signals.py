@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow
 import pytest
 
+import millstream.client.consumer_arrow  # noqa: F401  (no alarm rings within an import)
 from millstream import Consumer
 from tests.client.consuming import fill, new_topic, numbered
 
