@@ -21,6 +21,7 @@ from millstream.client.deadline import Deadline
 from millstream.client.producer_identity import HandedOver
 from millstream.errors import MillstreamError
 from millstream.streams import sink_failpoints
+from millstream.streams.loaded import keep_loaded
 from millstream.streams.options import BadOption
 from millstream.streams.sink_columns import check_schema
 from millstream.streams.sink_commit import Committer, check_order, end_all, transactions_of
@@ -49,9 +50,11 @@ class Sink:
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = sink_options(options)
         check_schema(schema, self._options.topic)
+        keep_loaded("sink")
 
     def _write(self, run_and_batch: tuple[Run, int], iterator: Iterator[pa.RecordBatch]) -> Attempt:
         """In a task: write its rows, unless the batch is decided already."""
+        keep_loaded("sink")
         task = _task()
         this_run, batch = run_and_batch
         rows = first_rows(iterator)

@@ -6,13 +6,13 @@ connections and the metadata: most of what a small micro-batch would cost.
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from millstream.client.cluster import Cluster
 from millstream.client.face import LoopThread
+from millstream.streams.loaded import keep_loaded
 from millstream.streams.reading.settings import SourceSettings
 
 _links: dict[tuple[int, str, str, int], Link] = {}
@@ -48,9 +48,7 @@ def link_for(settings: SourceSettings) -> Iterator[Link]:
     link = _links.pop(key, None)
     if link is None:
         link = Link(settings)
-        # Spark's workers collect all garbage after each task. What is there by now stays, so need not be
-        # looked through each time: that would cost more than the reading of a hundred thousand records.
-        gc.freeze()
+        keep_loaded("source")
     try:
         yield link
     except BaseException:
