@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import tracemalloc
 
 import pytest
 
+from millstream import Admin, Producer
+from millstream.testing import Broker
 from tests.client.consuming import new_topic
 
 PARTITIONS, RECORDS = 4, 250_000
@@ -42,3 +45,23 @@ def test_sending_much_takes_little_memory(own_bootstrap: str, how: str) -> None:
     done = subprocess.run(words, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < LIMIT_MB
+
+
+def test_rows_for_many_partitions_take_no_more_than_they_are() -> None:
+    """Each of the many batches is small; while no broker takes them, they all wait."""
+    rows = [b"%03d" % number * 30 for number in range(1000)]
+    with Broker() as broker, Producer(broker.bootstrap) as producer:
+        with Admin(broker.bootstrap) as admin:
+            admin.create_topic("wide", 64)
+        producer.partitions_of("wide")
+        broker.stop()
+        tracemalloc.start()
+        try:
+            producer.send_batch("wide", rows, keys=rows)
+            held, _ = tracemalloc.get_traced_memory()
+            buffered_bytes = producer.buffered_bytes
+        finally:
+            tracemalloc.stop()
+            producer.close(0)
+    assert 180_000 < buffered_bytes < 250_000, "all of them wait"
+    assert held < 3_000_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.util
 import sys
+import tracemalloc
 from array import array
 from functools import cache
 from pathlib import Path
@@ -83,6 +84,24 @@ def test_the_limit_holds_and_the_first_record_is_always_taken(kernel: Any) -> No
     assert large.append(5, None, b"") == -1
     assert len(large.take()) > 5000
     assert large.append(5, None, b"") == -1, "it was taken"
+
+
+def test_a_closed_builder_takes_no_more_and_holds_no_more_than_its_records(kernel: Any) -> None:
+    builders = []
+    tracemalloc.start()
+    try:
+        for _ in range(10):
+            builder = kernel.BatchBuilder(1 << 20, 1 << 20)
+            builder.append(5, b"key", bytes(100))
+            builder.close()
+            builders.append(builder)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 100_000
+    for builder in builders:
+        assert builder.append(5, None, b"") == -1
+        assert builder.take()[HEADER_SIZE:] == encode_records([Record(bytes(100), b"key", timestamp=5)], 5)
 
 
 def test_what_is_no_bytes_changes_nothing(kernel: Any) -> None:

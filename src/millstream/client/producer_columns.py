@@ -164,6 +164,7 @@ class RowSender:
                     f"a record of {builder.size} bytes is larger than max_request_bytes, "
                     f"{buffer.max_record_bytes}"
                 )
+            builder.close()  # rows for one of many partitions fill a small part of it
             await self._room(builder.size, deadline)
             with buffer.lock:
                 self._check_open()  # the transaction may have ended while there was no room

@@ -26,7 +26,11 @@ except ImportError:
     from millstream.protocol import uncompiled as cython
 
 if cython.compiled:
-    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize
+    from cython.cimports.cpython.bytearray import (
+        PyByteArray_AS_STRING,
+        PyByteArray_FromStringAndSize,
+        PyByteArray_Resize,
+    )
     from cython.cimports.cpython.time import time as c_time
     from cython.cimports.libc.string import memcpy
 
@@ -85,13 +89,16 @@ class BatchBuilder:
     def __init__(self, limit: int, capacity: int = FIRST_CAPACITY) -> None:
         self.limit = limit
         self.capacity = capacity
-        self.out = bytearray(capacity)
         self.size = _header_size
         self.count = 0
         self.base_timestamp = -1
         self.max_timestamp = -1
         if cython.compiled:
+            # Not zeroed: all up to `size` is written, the header last, and what lies behind never leaves.
+            self.out = PyByteArray_FromStringAndSize(cython.NULL, capacity)
             self.raw = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.out))
+        else:
+            self.out = bytearray(capacity)
 
     def append(
         self,
@@ -235,6 +242,16 @@ class BatchBuilder:
             self.raw[p] = 0
             place += 1
         return place
+
+    def close(self) -> None:
+        """Take no more records, and give back the memory that none has filled."""
+        self.capacity = self.size
+        self.limit = 0
+        if cython.compiled:
+            PyByteArray_Resize(self.out, self.size)
+            self.raw = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.out))
+        else:
+            del self.out[self.size :]
 
     def take(self) -> bytearray:
         """The header's room and the records; nothing can be added afterwards."""
