@@ -16,8 +16,8 @@ from typing import Self
 import msgspec
 
 from millstream.client.cluster import Cluster
-from millstream.client.consumer import AsyncConsumer
 from millstream.client.deadline import Deadline
+from millstream.client.fetch_session import FetchLimits
 from millstream.client.metadata import Topic
 from millstream.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
 from millstream.client.producer import AsyncProducer
@@ -25,7 +25,8 @@ from millstream.client.producer_identity import HandedOver
 from millstream.client.topics import create_topic, delete_topic
 from millstream.errors import LeaderNotAvailable, RequestTimedOut, TopicAlreadyExists, UnknownTopicOrPartition
 from millstream.model import TopicPartition
-from millstream.protocol.consumer_kernel import Record
+from millstream.protocol.columns import decode_columns
+from millstream.streams.reading.fetching import Fetched, fetch
 from millstream.streams.sink_names import Run, owner_of, topic_of
 
 KEY = b"decision"
@@ -90,27 +91,45 @@ async def _read_last(
     end, look_back = found[partition].offset, LOOK_BACK
     while True:
         start = max(first, end - look_back)
-        record = await _last_record(cluster, partition, start, end, deadline)
-        if record is not None and record.value is not None:
-            return msgspec.json.decode(record.value, type=Decision)
+        value = await _last_value(cluster, partition, start, end, deadline)
+        if value is not None:
+            return msgspec.json.decode(value, type=Decision)
         if start == first:
             return None
         look_back *= LOOK_BACK
 
 
-async def _last_record(
+async def _last_value(
     cluster: Cluster, partition: TopicPartition, start: int, end: int, deadline: Deadline
-) -> Record | None:
-    last: Record | None = None
-    bootstrap = [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in cluster.bootstrap]
-    async with AsyncConsumer(bootstrap, isolation_level="read_committed") as consumer:
-        consumer.assign([partition])
-        consumer.seek(partition, start)
-        while await consumer.position(partition) < end:
-            for record in await consumer.poll(timeout=min(POLL_MS, deadline.remaining_ms) / 1000):
-                last = record
-            if deadline.has_passed:
-                raise RequestTimedOut(f"the decisions in {partition.topic} could not be read in time")
+) -> bytes | None:
+    """The value of the last committed record from `start` on, once all up to `end` was looked at."""
+    last, position = None, start
+
+    async def attempt() -> Fetched:
+        leader = await cluster.leader(*partition, deadline)
+        fetched = (
+            await fetch(
+                cluster,
+                leader.id,
+                {partition: position},
+                deadline,
+                limits=FetchLimits(max_wait_ms=POLL_MS),
+                isolation_level=READ_COMMITTED,
+            )
+        )[0]
+        if fetched.error is not None:
+            cluster.forget(partition.topic)
+            raise fetched.error
+        return fetched
+
+    while position < end:
+        fetched = await cluster.retrying(attempt, deadline)
+        columns = decode_columns(fetched.records, from_offset=position, aborted=fetched.aborted)
+        if len(columns):
+            last = columns.values[len(columns) - 1]
+        position = columns.next_offset
+        if deadline.has_passed:
+            raise RequestTimedOut(f"the decisions in {partition.topic} could not be read in time")
     return last
 
 

@@ -72,7 +72,7 @@ class RowWriter:
         under_way: deque[Deliveries] = deque()
         for batch in batches:
             for topic, rows in by_topic(batch, self._options.topic):
-                self._ensure(topic)
+                self._ensure(producer, topic)
                 try:
                     sent = producer.send_arrow(topic, rows)
                 except MessageTooLarge as error:
@@ -89,10 +89,17 @@ class RowWriter:
             for sent in under_way:
                 sent.result(0)
 
-    def _ensure(self, topic: str) -> None:
-        if topic not in self._topics:
+    def _ensure(self, producer: Producer, topic: str) -> None:
+        """The producer's own connections will do, unless brokers are away."""
+        if topic in self._topics:
+            return
+        try:
+            producer.partitions_of(topic, TOPIC_WAIT_MS / 1000)
+        except (NoSuchTopic, RequestTimedOut) as error:
+            if _is_unknown(error):
+                raise missing(topic) from None
             run(ensure_topic(self._options, topic))
-            self._topics.add(topic)
+        self._topics.add(topic)
 
 
 def first_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch] | None:
@@ -120,12 +127,20 @@ async def ensure_topic(options: SinkOptions, topic: str) -> None:
         try:
             await cluster.topic(topic, Deadline(TOPIC_WAIT_MS), allow_auto_creation=True)
         except (NoSuchTopic, RequestTimedOut) as error:
-            if not isinstance(error.__cause__ or error, UnknownTopicOrPartition):
+            if not _is_unknown(error):
                 raise
-            raise MissingTopic(
-                f"topic {topic} does not exist and brokers do not create it: create it first, with "
-                f"`millstream topic create {topic}`, or check the name"
-            ) from None
+            raise missing(topic) from None
+
+
+def _is_unknown(error: Exception) -> bool:
+    return isinstance(error.__cause__ or error, UnknownTopicOrPartition)
+
+
+def missing(topic: str) -> MissingTopic:
+    return MissingTopic(
+        f"topic {topic} does not exist and brokers do not create it: create it first, with "
+        f"`millstream topic create {topic}`, or check the name"
+    )
 
 
 def max_timeout_ms(options: SinkOptions) -> int:
