@@ -96,3 +96,22 @@ def test_a_limit_is_shared_in_proportion() -> None:
     assert got[a] in (59, 60)
     assert got[b] in (29, 30)
     assert got[c] == 1
+
+
+def test_a_small_partition_does_not_wait_for_a_large_one() -> None:
+    large, *small = (TopicPartition("a", index) for index in range(11))
+    end = {large: 1_000_000, **dict.fromkeys(small, 1)}
+    got = limited(dict.fromkeys(end, 0), end, 20)
+    assert got == {large: 10, **dict.fromkeys(small, 1)}
+
+
+@quick
+@given(st.integers(1, 12), st.integers(2, 12))
+def test_no_partition_waits_for_ever(limit: int, count: int) -> None:
+    """Though all of them get a few more records with each batch."""
+    parts = [TopicPartition("a", index) for index in range(count)]
+    start, end = dict.fromkeys(parts, 0), dict.fromkeys(parts, 5)
+    for _ in range(4 * count):
+        start = limited(start, end, limit)
+        end = {part: offset + 1 for part, offset in end.items()}
+    assert min(start.values()) > 0

@@ -16,7 +16,8 @@ def available(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, 
 def limited(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], limit: int) -> Offsets:
     """An end at most `limit` offsets behind `start`, shared out in proportion to what each partition has.
 
-    Where `limit` allows it, each partition that has anything gets at least one, so none waits for ever.
+    Where `limit` allows it, each partition that has anything gets at least one; where not, those with most come
+    first. So none waits for ever.
     Partitions that end before they start (a topic that is another now) stay as they are.
     """
     sizes = {
@@ -27,10 +28,12 @@ def limited(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, in
     total = sum(sizes.values())
     if total <= limit:
         return dict(end)
-    shares = {partition: limit * size // total for partition, size in sizes.items()}
+    least = 1 if limit >= len(sizes) else 0
+    spare, rest = limit - least * len(sizes), total - least * len(sizes)
+    shares = {partition: least + spare * (size - least) // rest for partition, size in sizes.items()}
     left = limit - sum(shares.values())
-    # What rounding left over goes to those who got least of what is theirs; those with nothing come first.
-    for partition in sorted(sizes, key=lambda each: (shares[each] / sizes[each], each)):
+    # What rounding left over goes to those who got least of what is theirs.
+    for partition in sorted(sizes, key=lambda each: (shares[each] / sizes[each], -sizes[each], each)):
         if not left:
             break
         shares[partition] += 1
