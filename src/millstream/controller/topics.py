@@ -92,7 +92,12 @@ def more_partitions(
     racks: Mapping[int, str | None],
     random: Random,
 ) -> list[PartitionState]:
-    """The partitions that a topic gains when it is to have `total`."""
+    """The partitions that a topic gains when it is to have `total`.
+
+    Internal topics gain none: which partition a group, or a transactional id, is in depends on their number.
+    """
+    if topic.is_internal:
+        raise InvalidPartitions(f"the number of partitions of {topic.name!r}, an internal topic, is fixed")
     current = len(topic.partitions)
     if total <= current:
         word = "already has" if total == current else "cannot shrink: it has"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from millstream.broker.router import Context, handles
-from millstream.cluster.metadata import NO_LEADER, PartitionState, Topic
+from millstream.cluster.metadata import INTERNAL_TOPICS, NO_LEADER, PartitionState, Topic
 from millstream.controller.topics import NewTopic
 from millstream.errors import (
     InvalidRequest,
@@ -85,6 +85,8 @@ async def _found_or_created(ctx: Context, name: str, may_create: bool) -> Topic:
     if not (may_create and broker.config["auto.create.topics.enable"]):
         raise UnknownTopicOrPartition(f"there is no topic {name!r}")
     try:
+        if name in INTERNAL_TOPICS:
+            return await broker.coordinators.topic(name)
         return await broker.controller_link.create_topic(NewTopic(name))
     except KafkaError as error:
         if error.retriable:  # no controller, or no word from it: the client asks again
