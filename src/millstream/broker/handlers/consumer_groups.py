@@ -6,6 +6,7 @@ from functools import partial
 
 from millstream.broker.handlers.groups import ALL_OPERATIONS, group_index
 from millstream.broker.router import Context, handles
+from millstream.broker.turns import Turns
 from millstream.coordinator.groups.consumer_group import ConsumerGroup
 from millstream.coordinator.groups.consumer_member import ConsumerMember, Partitions
 from millstream.coordinator.groups.member import Client
@@ -49,8 +50,9 @@ async def consumer_group_describe(
     ctx: Context, req: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
     """v1 tells classic members from those of the consumer protocol (KIP-1099)."""
-    response = ConsumerGroupDescribeResponse(groups=[])
+    response, turns = ConsumerGroupDescribeResponse(groups=[]), Turns()
     for group_id in req.group_ids:
+        await turns.next()
         try:
             if not group_id:
                 raise InvalidGroupId("a group's id must not be empty")

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from millstream.broker.handlers.groups import group_index
 from millstream.broker.router import Context, handles
+from millstream.broker.turns import Turns
 from millstream.coordinator.groups.commits import Caller, Commit, Errors
 from millstream.coordinator.groups.shard import GroupShard
 from millstream.coordinator.promise import Promise
@@ -190,12 +191,15 @@ async def offset_fetch(ctx: Context, req: OffsetFetchRequest) -> OffsetFetchResp
     """v2 null for all topics, an error for the group; v5 leader epochs (KIP-320); v6 flexible; v7 only
     stable offsets (KIP-447); v8 many groups (KIP-709); v9 member epochs (KIP-848); v10 topic ids.
 
-    A group or a partition without a commit has the offset -1, and that is no error.
+    A group or a partition without a commit has the offset -1, and that is no error. All positions of one
+    group are as of one moment: a transaction may have moved several.
     """
     if ctx.version >= MANY_GROUPS_SINCE:
-        return OffsetFetchResponse(
-            groups=[await _fetch_group(ctx, group, req.require_stable) for group in req.groups]
-        )
+        response, turns = OffsetFetchResponse(groups=[]), Turns()
+        for group in req.groups:
+            response.groups.append(await _fetch_group(ctx, group, req.require_stable))
+            await turns.next()
+        return response
     topics = req.topics
     group = OffsetFetchRequest.OffsetFetchRequestGroup(
         group_id=req.group_id,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from millstream.broker.group_topics import match_topics
 from millstream.broker.handlers.transactions import transaction_index
 from millstream.broker.router import Context, handles
+from millstream.broker.turns import Turns
 from millstream.coordinator.transactions.shard import TransactionShard
 from millstream.coordinator.transactions.transaction import LABELS, NO_EPOCH, NO_PRODUCER_ID, Transaction
 from millstream.errors import (
@@ -31,11 +32,11 @@ async def describe_transactions(
     ctx: Context, req: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
     """v0 (KIP-664)."""
-    return DescribeTransactionsResponse(
-        transaction_states=[
-            await _describe(ctx, transactional_id) for transactional_id in req.transactional_ids
-        ]
-    )
+    response, turns = DescribeTransactionsResponse(transaction_states=[]), Turns()
+    for transactional_id in req.transactional_ids:
+        response.transaction_states.append(await _describe(ctx, transactional_id))
+        await turns.next()
+    return response
 
 
 async def _describe(ctx: Context, transactional_id: str) -> Described:
