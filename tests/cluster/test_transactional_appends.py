@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -279,6 +280,20 @@ def test_a_partition_that_goes_away_meanwhile(tmp_path: Path) -> None:
         await case.coordinator.answer()
         with pytest.raises(UnknownTopicOrPartition):
             await waiting
+
+    run(test, tmp_path)
+
+
+def test_an_answer_is_worthless_once_the_partition_was_led_elsewhere(tmp_path: Path) -> None:
+    """The end of the transaction may have come to the other leader: offsets of groups ask again."""
+
+    async def test(case: Case) -> None:
+        guard = case.partition.transactions.guard(1)
+        state = case.partition.state
+        case.partition.follow(replace(state, leader=2, leader_epoch=1))
+        case.partition.lead(replace(state, leader_epoch=2))
+        assert guard.is_broken
+        case.partition.transactions.release(1, guard)
 
     run(test, tmp_path)
 

@@ -144,19 +144,19 @@ class TransactionAdmission:
         """Write offsets of a transaction to a partition of the groups' topic, if they may be."""
         client = _client(version, OFFSETS_ABORTABLE_SINCE, OFFSETS_ADD_SINCE)
         name = TopicPartition(GROUPS_TOPIC, index)
-        transactions = self._broker.replicas.leader(*name).transactions
-        guard = transactions.guard(producer.producer_id)
-        try:
-            while not transactions.is_open(*producer):
-                guard.is_broken = False
+        while True:
+            transactions = self._broker.replicas.leader(*name).transactions
+            if transactions.is_open(*producer):
+                return await write()
+            guard = transactions.guard(producer.producer_id)
+            try:
                 admitted = self._admit(name, transactional_id, producer, client, _offsets_error)
                 if admitted is not None:
                     await admitted
                 if not guard.is_broken:
-                    break
-            return await write()
-        finally:
-            transactions.release(producer.producer_id, guard)
+                    return await write()
+            finally:
+                transactions.release(producer.producer_id, guard)
 
     def _admit(
         self,

@@ -39,7 +39,7 @@ def no_admission(*_: object) -> None:
 
 
 class Guard:
-    """Tells whether a producer's transaction has ended since the guard was set."""
+    """Tells whether a producer's transaction has ended, or may have, since the guard was set."""
 
     __slots__ = ("is_broken",)
 
@@ -164,7 +164,13 @@ class TransactionalAppends:
             task.cancel()
 
     def fail(self, error: Exception) -> None:
-        """Answer everything that waits with an error."""
+        """Answer everything that waits with an error: the partition is not led here any more.
+
+        Ends of transactions may come to whoever leads it now.
+        """
+        for guards in self._guards.values():
+            for guard in guards:
+                guard.is_broken = True
         lines, self._lines = self._lines, {}
         for line in lines.values():
             for waiting in line:
