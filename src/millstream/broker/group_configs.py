@@ -155,4 +155,9 @@ class GroupConfigs:
 
 
 def _read(data: bytes) -> Mapping[str, str]:
-    return msgspec.json.decode(data, type=tree.ConfigNode).config
+    """What a node says; nothing if that cannot be read, for anybody may have written it."""
+    try:
+        return msgspec.json.decode(data, type=tree.ConfigNode).config
+    except msgspec.DecodeError as error:
+        log.warning("what a group sets is passed over: %s", error)
+        return {}
