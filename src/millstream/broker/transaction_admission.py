@@ -25,7 +25,6 @@ from millstream.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
     InvalidProducerEpoch,
-    InvalidProducerIdMapping,
     InvalidTxnState,
     KafkaError,
     NetworkException,
@@ -208,8 +207,6 @@ class TransactionAdmission:
             shard.verify_partition(transactional_id, producer, partition)
             return Result(None)
 
-        if TRANSACTIONS_TOPIC not in self._broker.metadata.topics:
-            raise InvalidProducerIdMapping  # nobody has a transactional id
         index = self._broker.coordinators.partition_of(TRANSACTIONS_TOPIC, transactional_id)
         elsewhere = self._broker.coordinators.leader_of(TRANSACTIONS_TOPIC, index)
         if elsewhere is None:
