@@ -29,7 +29,7 @@ from millstream.broker.own_registry import registry_folder
 from millstream.broker.producer_ids import ProducerIds
 from millstream.broker.remote_ends import ASK_MS
 from millstream.broker.router import Router
-from millstream.broker.transaction_admission import COMMIT_TIMEOUT_MS, TransactionAdmission
+from millstream.broker.transaction_admission import TransactionAdmission
 from millstream.broker.transaction_markers import TransactionMarkers
 from millstream.clock import Clock, SystemClock
 from millstream.cluster.metadata import Endpoint, Metadata
@@ -68,6 +68,9 @@ PEER_LISTENER = "BROKERS"
 
 LOAD_SECONDS = 0.2
 """How long a start waits for coordinators to load their logs; clients are asked to wait afterwards."""
+
+COMMIT_TIMEOUT_MS = 15_000
+"""How long who asks for something in a transaction waits until it is committed; then it has to ask again."""
 
 PEER_GRACE_SECONDS = 0.2
 """How long other brokers may take for their last answers; what they wait for will not come."""

@@ -64,9 +64,6 @@ Codes = dict[TopicPartition, int]
 
 PURPOSE = "transactions"
 ASK_TIMEOUT_MS = 5000
-COMMIT_TIMEOUT_MS = 4000
-"""How long a coordinator waits until what it wrote is committed. Less than others wait for its answer: one
-that does not come in time costs them the connection, and all answers that stand behind it."""
 
 ABORTABLE_SINCE = 11
 OFFSETS_ADD_SINCE = 5

@@ -12,6 +12,7 @@ import pytest
 
 from millstream.broker import server
 from millstream.broker.coordinators import TRANSACTIONS_TOPIC
+from millstream.broker.handlers import transactions
 from millstream.client.connection import Connection, connect
 from millstream.client.deadline import Deadline
 from millstream.cluster.partition import Partition
@@ -108,7 +109,7 @@ def test_transactions_begin_where_they_can(tmp_path: Path, monkeypatch: pytest.M
     """A broker asks another one for all its producers over one connection."""
 
     async def test() -> None:
-        monkeypatch.setattr(server, "COMMIT_TIMEOUT_MS", PATIENCE_MS)
+        monkeypatch.setattr(transactions, "ANSWER_SECONDS", PATIENCE_S)
         async with running(tmp_path, log_flush_before_ack="true") as case:
             await case.init()
             broker = case.broker
@@ -138,6 +139,28 @@ def test_transactions_begin_where_they_can(tmp_path: Path, monkeypatch: pytest.M
             await connection.close()
 
     run(test())
+
+
+def test_a_broker_is_told_to_ask_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        monkeypatch.setattr(transactions, "ANSWER_SECONDS", 0.05)
+        async with running(tmp_path, log_flush_before_ack="true") as case:
+            await case.init()
+            connection = await link(case)
+            request = added("x", case.producer)
+            async with held(case.coordinator, monkeypatch):
+                codes = [await code(connection, request), await code(connection, request)]
+                assert codes == [CoordinatorNotAvailable.code] * 2
+            await until(lambda: case.coordinator.high_watermark == 2)
+            assert await code(connection, request) == 0
+            await connection.close()
+
+    run(test())
+
+
+async def code(connection: Connection, request: AddPartitionsToTxnRequest) -> int:
+    answer = await connection.request(request, AddPartitionsToTxnResponse, PATIENCE_MS)
+    return answer.results_by_transaction[0].topic_results[0].results_by_partition[0].partition_error_code
 
 
 def test_a_producer_is_told_to_ask_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

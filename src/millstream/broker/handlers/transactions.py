@@ -8,12 +8,14 @@ from typing import TypeVar
 
 from millstream.broker.coordinators import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from millstream.broker.router import Context, handles
+from millstream.broker.transaction_admission import ASK_TIMEOUT_MS
 from millstream.broker.transaction_markers import Marker, write_marker
 from millstream.coordinator.entry_format import MAX_TEXT_BYTES, fits
 from millstream.coordinator.shard import Producer, Result
 from millstream.coordinator.transactions.shard import ProducerIdNeeded, TransactionShard
 from millstream.coordinator.transactions.transaction import BUMPING, OLD
 from millstream.errors import (
+    CoordinatorNotAvailable,
     InvalidProducerEpoch,
     InvalidRequest,
     KafkaError,
@@ -46,6 +48,9 @@ BROKERS_SINCE = 4
 FENCED_SINCE = 2
 """Before this version clients know no PRODUCER_FENCED."""
 END_BUMPS_SINCE = 5
+ANSWER_SECONDS = 0.8 * ASK_TIMEOUT_MS / 1000
+"""How long a broker that asks waits until what it asked for is committed; then it asks again. An answer that
+does not come in time costs it the connection, and all answers that stand behind it."""
 MARKERS_SECONDS = 10.0
 """How long a broker that asks for markers waits until they are committed; then it asks again."""
 
@@ -134,13 +139,18 @@ def add_partitions_to_txn(
 
 async def _add_for_brokers(ctx: Context, req: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
     response = AddPartitionsToTxnResponse(results_by_transaction=[])
+    deadline = asyncio.get_running_loop().time() + ANSWER_SECONDS
     for each in req.transactions:
         producer = Producer(each.producer_id, each.producer_epoch)
-        if each.verify_only:
-            codes = await _verify(ctx, each.transactional_id, producer, each.topics)
-        else:
-            added = _add(ctx, each.transactional_id, producer, each.topics, BUMPING)
-            codes = added if isinstance(added, dict) else await added
+        try:
+            async with asyncio.timeout_at(deadline):
+                if each.verify_only:
+                    codes = await _verify(ctx, each.transactional_id, producer, each.topics)
+                else:
+                    added = _add(ctx, each.transactional_id, producer, each.topics, BUMPING)
+                    codes = added if isinstance(added, dict) else await added
+        except TimeoutError:
+            codes = dict.fromkeys(_names(each.topics), CoordinatorNotAvailable.code)
         response.results_by_transaction.append(
             AddPartitionsToTxnResponse.AddPartitionsToTxnResult(
                 transactional_id=each.transactional_id, topic_results=_results(each.topics, codes)
