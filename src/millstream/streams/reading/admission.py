@@ -16,8 +16,8 @@ def available(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, 
 def limited(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], limit: int) -> Offsets:
     """An end at most `limit` offsets behind `start`, shared out in proportion to what each partition has.
 
-    Where `limit` allows it, each partition that has anything gets at least one; where not, those with most come
-    first. So none waits for ever.
+    Where `limit` allows it, each partition that has anything gets at least one; where not, those with most
+    come first. So none waits for ever.
     Partitions that end before they start (a topic that is another now) stay as they are.
     """
     sizes = {
