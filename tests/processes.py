@@ -22,7 +22,7 @@ from millstream.testing.ports import free_ports as free_ports
 
 T = TypeVar("T")
 
-READY_TIMEOUT_S = 30.0
+READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 POLL_S = 0.01
 WITH_PARENT = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []

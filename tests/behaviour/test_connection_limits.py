@@ -36,12 +36,12 @@ def test_connections_beyond_the_limit_are_closed(broker_process: Callable[..., B
     with ExitStack() as stack:
         wires = []
         for _ in range(5):
-            wire = until(admitted, 10, "a connection within the limit")
+            wire = until(admitted, 30, "a connection within the limit")
             wires.append(stack.enter_context(wire))
         assert admitted() is None
         assert wires[0].ask(MetadataRequest(topics=[])).brokers  # those inside are not hurt
         wires[1].close()
-        stack.enter_context(until(admitted, 10, "the place that became free"))
+        stack.enter_context(until(admitted, 30, "the place that became free"))
 
 
 def test_connections_of_one_address_are_limited_too(broker_process: Callable[..., BrokerProcess]) -> None:

@@ -32,6 +32,7 @@ FRAMES = int(os.environ.get("MILLSTREAM_FUZZ_FRAMES", "5000"))
 GROWTH_BYTES = 100 << 20
 CONNECTIONS = 64
 PATIENCE_S = 0.2
+"""How long a frame is waited for that later ones have overtaken; five times as long for any."""
 MAGIC_ID = 0x5EED1E55
 QUESTION = struct.pack(">ihhih", 10, 18, 0, MAGIC_ID, -1)
 ANSWER_START = struct.pack(">ih", MAGIC_ID, 0)
@@ -50,6 +51,8 @@ class Flood:
         self._free: list[socket.socket] = []
         self._sent_at: dict[socket.socket, float] = {}
         """The connections whose frame is not dealt with yet, and since when; the oldest first."""
+        self._last_dealt_with = 0.0
+        """When the latest frame was sent that was dealt with."""
         self.ended = self.answered = self.left = 0
 
     def send(self, frames: Iterator[bytes], count: int) -> None:
@@ -82,7 +85,7 @@ class Flood:
         if data and ANSWER_START not in data:
             return
         selector.unregister(connection)
-        del self._sent_at[connection]
+        self._last_dealt_with = max(self._last_dealt_with, self._sent_at.pop(connection))
         if data:
             self.answered += 1
             self._free.append(connection)
@@ -91,7 +94,8 @@ class Flood:
             connection.close()
 
     def _leave_behind(self, selector: selectors.DefaultSelector) -> None:
-        long_ago = time.monotonic() - PATIENCE_S
+        now = time.monotonic()
+        long_ago = max(min(now - PATIENCE_S, self._last_dealt_with), now - 5 * PATIENCE_S)
         for connection in [one for one, sent_at in self._sent_at.items() if sent_at < long_ago]:
             selector.unregister(connection)
             del self._sent_at[connection]

@@ -67,7 +67,7 @@ def append_soon(wire: Wire, topic: str, value: bytes) -> None:
         assert code in (NONE, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER)
         return bool(code == NONE)
 
-    until(is_appended, 10, "a record is appended")
+    until(is_appended, 30, "a record is appended")
 
 
 def _delete(wire: Wire, wanted: DeleteTopicsRequest.DeleteTopicState) -> int:
@@ -90,15 +90,15 @@ def test_topics_and_producer_ids_come_again_after_a_stop(broker: BrokerProcess) 
                 seen.append(create(wire, name))
                 return seen[-1] == NONE
 
-            until(is_created, 10, "a topic is created")
+            until(is_created, 30, "a topic is created")
             assert set(seen) <= {NONE, NOT_CONTROLLER}
             assert producer_id(wire) in (NONE, COORDINATOR_NOT_AVAILABLE)
-            until(lambda: producer_id(wire) == NONE, 10, "a producer id")
+            until(lambda: producer_id(wire) == NONE, 30, "a producer id")
             assert auto_create(wire, f"auto-{turn}") in (NONE, LEADER_NOT_AVAILABLE)
             append_soon(wire, "before", b"b")
         assert end_offset(wire, "before") == 3
         wanted = DeleteTopicsRequest.DeleteTopicState(name="before", topic_id=NO_UUID)
-        until(lambda: _delete(wire, wanted) == NONE, 10, "the topic is deleted")
+        until(lambda: _delete(wire, wanted) == NONE, 30, "the topic is deleted")
     assert "the session with the registry is lost" in broker.output
     assert "Traceback" not in broker.output
     assert broker.stop() == 0
@@ -108,7 +108,7 @@ def test_what_came_after_a_stop_is_there_after_a_kill(broker: BrokerProcess) -> 
     with Wire(broker.bootstrap) as wire:
         with stopped(broker):
             time.sleep(2 * TIMEOUT_S)
-        until(lambda: create(wire, "t") == NONE, 10, "a topic is created")
+        until(lambda: create(wire, "t") == NONE, 30, "a topic is created")
         append_soon(wire, "t", b"a")
     broker.kill()
     broker.start()

@@ -37,7 +37,7 @@ def scrape(port: int, path: str = "/metrics") -> tuple[int, str]:
 def test_what_happened_is_counted(broker_process: Callable[..., BrokerProcess]) -> None:
     port = free_port()
     broker = broker_process(metrics_listener=f"127.0.0.1:{port}").start()
-    until(lambda: listens(port), 10, "the metrics are served")
+    until(lambda: listens(port), 30, "the metrics are served")
 
     def sample(name: str, **labels: str) -> float:
         status, text = scrape(port)
@@ -73,7 +73,7 @@ def test_what_happened_is_counted(broker_process: Callable[..., BrokerProcess]) 
 def test_hostile_scrapers_do_not_hurt(broker_process: Callable[..., BrokerProcess]) -> None:
     port = free_port()
     broker = broker_process(metrics_listener=f"127.0.0.1:{port}").start()
-    until(lambda: listens(port), 10, "the metrics are served")
+    until(lambda: listens(port), 30, "the metrics are served")
     for noise in (
         b"\x00" * 100_000,
         b"POST /metrics HTTP/1.1\r\n\r\n",

@@ -132,7 +132,7 @@ def test_an_answer_is_not_lost_when_the_client_closes_its_sending_half(
         wire.send(produce_request(topic, batch([b"last words"])), 9)
         wire.socket.shutdown(1)
         with Wire(bootstrap) as other:
-            until(lambda: end_offset(other, topic) == 1, 10, "the record is written")
+            until(lambda: end_offset(other, topic) == 1, 30, "the record is written")
 
 
 def test_requests_for_many_partitions_are_judged_one_by_one(bootstrap: str, new_name: Name) -> None:

@@ -301,4 +301,4 @@ def test_the_old_request_replaces_everything(wire: Wire, new_name: Name) -> None
             if validate_only:
                 assert overrides(wire, topic) == before
         expected = {"flush.messages": str(version + 10)}
-        until(partial(has_overrides, wire, topic, expected), 10, "replaced")
+        until(partial(has_overrides, wire, topic, expected), 30, "replaced")

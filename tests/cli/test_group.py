@@ -211,7 +211,7 @@ def test_a_topic_that_is_gone(millstream: CommandLine, topic: str, new_name: Nam
         seen = millstream.run("group", "lag", group, "--json")
         return seen.code == 1 or seen.json == []  # Kafka keeps a group without anything in it
 
-    until(nothing_left, 10, "its offsets are gone too")
+    until(nothing_left, 30, "its offsets are gone too")
 
 
 def test_ranges() -> None:

@@ -71,7 +71,7 @@ def stuck(wire: Wire, topic: str, new_name: Name) -> TransactionalProducer:
         record = made.batch([b"stuck"], sequence=0)
         request = produce_request(topic, record, partition=1)
         request.transactional_id = made.transactional_id
-        until(lambda: produced(wire.ask(request, OLD_PRODUCE)).error_code == 0, 10, "it is not verified")
+        until(lambda: produced(wire.ask(request, OLD_PRODUCE)).error_code == 0, 30, "it is not verified")
     finally:
         verify(wire, True)
     append(wire, topic, b"behind")
@@ -155,7 +155,7 @@ def test_a_hanging_transaction_is_found_and_aborted(
     assert aborted["aborted"] is True
     assert millstream("txn", "list", "--hanging", "--min-age", "0s").err == "No transaction hangs.\n"
     producer.abort()
-    until(lambda: read_committed(wire, topic, partition=1).last_stable_offset == 4, 10, "readers go on")
+    until(lambda: read_committed(wire, topic, partition=1).last_stable_offset == 4, 30, "readers go on")
     assert visible(read_committed(wire, topic, partition=1)) == []
 
 

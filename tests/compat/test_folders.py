@@ -185,7 +185,7 @@ def serve_kafkas_log(
     broker.start()
     create_topic(broker.bootstrap, topic)
     folder = broker.partition_folder(topic)
-    until(folder.is_dir, 10, "the folder is there")
+    until(folder.is_dir, 30, "the folder is there")
     broker.stop() if is_clean else broker.kill()
     replace_log(folder, exchange.keep / topic)
     if is_clean:

@@ -115,4 +115,4 @@ def test_the_admin_tool(bootstrap: str, new_name: Name) -> None:
             "TransactionsCommand",
             *(*ask, "abort", "--topic", topic, "--partition", "0", "--start-offset", "0"),
         )
-        until(lambda: committed(bootstrap, topic) == [[]], 10, "readers go on")
+        until(lambda: committed(bootstrap, topic) == [[]], 30, "readers go on")

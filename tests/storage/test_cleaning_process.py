@@ -133,4 +133,4 @@ def test_it_ends_with_the_broker_however_that_ends() -> None:
     def is_gone() -> bool:
         return not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
-    until(is_gone, 10, "the child ends")
+    until(is_gone, 30, "the child ends")

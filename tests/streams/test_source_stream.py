@@ -92,7 +92,7 @@ def test_an_idle_stream_stays_where_it_is_until_records_come(
     assert begun == {topic: {"0": 0, "1": 0}, START: {topic: {"0": 0, "1": 0}}}
     assert latest(reader, begun) == begun
     send(producer, topic, [1], partition=1)
-    assert until(lambda: latest(reader, begun) != begun, 10, "the record is seen")
+    assert until(lambda: latest(reader, begun) != begun, 30, "the record is seen")
 
 
 def test_limits_share_out_what_a_batch_takes(make: Make, producer: Producer, topic: str) -> None:
@@ -123,7 +123,7 @@ def test_a_batch_waits_for_enough_records_but_not_for_ever(
     assert latest(patient, {topic: {"0": 3, "1": 0}}) == {topic: {"0": 3, "1": 0}}
     send(producer, topic, range(4, 8))
     assert latest(patient, {topic: {"0": 3, "1": 0}}) == {topic: {"0": 8, "1": 0}}
-    until(lambda: latest(reader, first) != first, 10, "the delay has passed")
+    until(lambda: latest(reader, first) != first, 30, "the delay has passed")
 
 
 def test_available_now_ends_where_the_topic_ended(
@@ -151,7 +151,7 @@ def test_new_partitions_are_read_from_their_beginning(
     admin.add_partitions(topic, 3)
     send(producer, topic, range(5), partition=2)
     admin.delete_records({TopicPartition(topic, 2): 2})  # no loss: the query had not come upon it
-    end = until(lambda: _other(latest(reader, begun), begun), 10, "the partition is seen")
+    end = until(lambda: _other(latest(reader, begun), begun), 30, "the partition is seen")
     assert end[topic]["2"] == 5
     assert values_of(read_all(reader, reader.partitions(begun, end))) == [2, 3, 4]
 
@@ -194,7 +194,7 @@ def test_topics_that_come_to_match_a_pattern_are_read(
     assert begun == {}
     broker.create_topic(f"{prefix}-new", 1)
     send(producer, f"{prefix}-new", range(2))
-    end = until(lambda: _other(latest(reader, begun), begun), 10, "the topic is seen")
+    end = until(lambda: _other(latest(reader, begun), begun), 30, "the topic is seen")
     assert values_of(read_all(reader, reader.partitions(begun, end))) == [0, 1]
 
 
@@ -212,7 +212,7 @@ def test_a_topic_that_is_gone_is_told(
         latest(fresh, end)
     with pytest.raises(NoTopic):
         fresh.initialOffset()
-    assert until(lambda: _other(latest(lax, end), end) == {}, 10, "the topic is left out")
+    assert until(lambda: _other(latest(lax, end), end) == {}, 30, "the topic is left out")
     assert "is gone" in caplog.text
 
 
@@ -246,7 +246,7 @@ def test_what_an_open_transaction_holds_back_is_not_lost(
         assert later.initialOffset() == begun
         txn.commit_transaction()
         send_more(txn, topic, 3)
-    end = until(lambda: _other(latest(reader, begun), begun), 10, "the transaction is over")
+    end = until(lambda: _other(latest(reader, begun), begun), 30, "the transaction is over")
     assert values_of(read_all(reader, reader.partitions(begun, end))) == [3]
 
 
