@@ -320,7 +320,7 @@ def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_a_transaction_that_takes_too_long(impatient: str, new_name: Name) -> None:
     """It is aborted by the coordinator, readers go on, and the producer is told when it comes back."""
     topic = create_topic(impatient, new_name("txn-late"))
-    late = producer(impatient, new_name("id"), **{"transaction.timeout.ms": 1000, "message.timeout.ms": 1000})
+    late = producer(impatient, new_name("id"), **{"transaction.timeout.ms": 3000, "message.timeout.ms": 3000})
     other = producer(impatient, new_name("id"))
     began = time.monotonic()
     late.begin_transaction()
@@ -330,7 +330,7 @@ def test_a_transaction_that_takes_too_long(impatient: str, new_name: Name) -> No
     other.produce(topic, b"in time", partition=0)
     other.commit_transaction(TIMEOUT_S)
     first_seen = committed(impatient, topic)
-    assert first_seen == [[]] or time.monotonic() - began > 1
+    assert first_seen == [[]] or time.monotonic() - began > 3
     until(lambda: committed(impatient, topic) == [[b"in time"]], TIMEOUT_S, "the late one is aborted")
     with pytest.raises(KafkaException):
         late.commit_transaction(TIMEOUT_S)
