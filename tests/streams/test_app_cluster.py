@@ -18,7 +18,7 @@ from millstream import Producer
 from millstream.testing import Broker
 from tests.processes import free_ports
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(700)
 
 WORKERS = 2
 PATIENCE_S = 120
