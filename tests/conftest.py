@@ -38,6 +38,16 @@ hypothesis.settings.load_profile("fixed")
 OUTSIDE = os.environ.get("MILLSTREAM_TEST_BOOTSTRAP", "")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Have pytest leave the package's own modules as they are.
+
+    It rewrites all of a package that brings a plugin, as it does tests, where they are imported: also in two
+    threads at once, of which Python 3.11 makes "AST constructor recursion depth mismatch".
+    """
+    hook: Any = config.pluginmanager.rewrite_hook
+    getattr(hook, "_must_rewrite", set()).discard("millstream")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):
         from tests.scheduling import in_order

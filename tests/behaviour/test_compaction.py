@@ -12,7 +12,7 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from millstream.protocol.batch import Record, decode_records
-from tests.behaviour.test_metrics_endpoint import scrape
+from tests.behaviour.test_metrics_endpoint import listens, scrape
 from tests.behaviour.test_stop_and_restart import set_config
 from tests.processes import BrokerProcess, free_port, until
 from tests.wire import Wire, batch, create_topic, fetch, produce
@@ -95,6 +95,7 @@ def is_kind(helper: psutil.Process) -> bool:
 def test_only_the_last_record_of_each_key_stays(broker_process: Callable[..., BrokerProcess]) -> None:
     port = free_port()
     broker = broker_process(metrics_listener=f"127.0.0.1:{port}", **EAGER).start()
+    until(lambda: listens(port), PATIENCE_S, "the metrics are served")
     with Wire(broker.bootstrap) as wire:
         create_topic(wire, "kept", 1, **SMALL)
         create_topic(wire, "plain", internal_segment_bytes="20000")
@@ -217,6 +218,7 @@ def test_a_damaged_log_is_told_and_the_others_are_compacted(
     path.write_bytes(data)
     broker.options |= {"log.cleanup.policy": "compact", "log.cleaner.min.cleanable.ratio": "0.01"}
     broker.start()
+    until(lambda: listens(port), PATIENCE_S, "the metrics are served")
     until(lambda: cleaned_until(broker, "good") > 500, PATIENCE_S, "the good one is compacted")
     until(lambda: "bad-0 will not be compacted" in broker.output, PATIENCE_S, "the bad one is told")
     assert cleaned_until(broker, "bad") == 0

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from urllib.request import urlopen
 
 from millstream.protocol.messages import MetadataRequest
+from tests.behaviour.test_metrics_endpoint import listens
 from tests.processes import BrokerProcess, free_port, until
 from tests.wire import (
     Wire,
@@ -66,6 +67,7 @@ def test_a_reader_that_does_not_read(broker_process: Callable[..., BrokerProcess
 def test_many_deaf_readers(broker_process: Callable[..., BrokerProcess]) -> None:
     port = free_port()
     broker = broker_process(metrics_listener=f"127.0.0.1:{port}").start()
+    until(lambda: listens(port), 30, "the metrics are served")
     with Wire(broker.bootstrap) as good:
         create_topic(good, "big", max_message_bytes=str(4 * MB))
         for _ in range(2):

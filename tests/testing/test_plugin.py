@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,12 @@ def test_fixtures(tmp_path: Path) -> None:
     done = run_pytest(tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 passed" in done.stdout
+
+
+def test_the_package_is_imported_as_it_is_within_our_own_tests() -> None:
+    """pytest would rewrite it as it does tests, and in two threads at once, which Python 3.11 cannot bear."""
+    module = importlib.import_module("millstream.cli.offset_range")
+    assert type(module.__loader__).__name__ == "SourceFileLoader"
 
 
 def test_loading_the_plugin_imports_nothing_heavy() -> None:
