@@ -25,6 +25,7 @@ from tests.simulation.consumer import Consumer
 from tests.simulation.group_reader import GroupReader
 from tests.simulation.history import Entry, History
 from tests.simulation.host import Host, Process
+from tests.simulation.isr_watch import IsrWatch
 from tests.simulation.leader_client import LeaderClient
 from tests.simulation.ledger import Ledger, Place
 from tests.simulation.ledger_checker import check_ledger
@@ -208,6 +209,7 @@ class _Run:
 
     async def main(self) -> None:
         watching = [asyncio.ensure_future(node.watch_over()) for node in self.nodes]
+        looking = asyncio.ensure_future(IsrWatch(self.tree, self.nodes, self.history).run())
         admin = self._start("admin")
         await self._in_time("brokers", self._until(lambda: all(node.is_serving for node in self.nodes)))
         for topic, partitions in PARTITIONS.items():
@@ -263,6 +265,8 @@ class _Run:
         if operator is not None:
             self._check_topics(operator)
         self.elections = sum(state.leader_epoch for _, state in self._states())
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
         for node in self.nodes:
             node.is_over = True
         await asyncio.gather(*watching)

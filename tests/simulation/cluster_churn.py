@@ -25,7 +25,7 @@ from millstream.protocol.messages import (
     ProduceRequest,
 )
 from millstream.protocol.record import Record
-from tests.simulation.brokers import Brokers
+from tests.simulation.brokers import Brokers, NoWay
 from tests.simulation.client import RETRY_S
 from tests.simulation.history import History
 
@@ -38,7 +38,7 @@ class ClusterChurn:
     def __init__(
         self, make_brokers: Callable[[], Brokers], history: History, random: Random, replicas: int
     ) -> None:
-        """`make_brokers` makes a client that knows nothing yet, as of leader epochs of an earlier topic."""
+        """`make_brokers` makes a client that knows nothing yet, and so no leader epochs of earlier topics."""
         self.counts: Counter[str] = Counter()
         self.is_over = False
         self._make_brokers = make_brokers
@@ -113,7 +113,11 @@ class ClusterChurn:
             await asyncio.sleep(RETRY_S)
 
     async def _ask_leader(self, request: Any, version: int) -> Any:
-        return await self._brokers.ask_leader(NAME, 0, request, version)
+        try:
+            return await self._brokers.ask_leader(NAME, 0, request, version)
+        except NoWay:  # a broker that hears late may have told of an earlier topic's leader epochs
+            self._brokers = self._make_brokers()
+            raise
 
     async def _refused(self, code: int) -> None:
         if not error_for(code).retriable:

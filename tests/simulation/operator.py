@@ -88,19 +88,24 @@ class Operator:
         return self._random.sample(self._nodes, replicas) if replicas else None
 
     async def _hurry(self, places: list[Place], replicas: int) -> None:
-        """Have one replica removed and added again; take that back, and have it added again, perhaps."""
-        targets = {place: self._target(replicas) or [] for place in places}
-        await self._move({place: target[:-1] for place, target in targets.items()})
-        await self._pause()
-        await self._move(targets)
-        for _ in range(self._random.randint(0, 2)):
-            await self._pause()
-            await self._move(dict.fromkeys(places))
-            await self._pause()
-            await self._move(targets)
+        """Have one replica removed and added again; take that back, and have it added again, perhaps.
 
-    async def _pause(self) -> None:
-        await asyncio.sleep(self._random.choice((0.0, 0.1, 2.0)) * self._random.random())
+        What was asked for before need not be answered yet.
+        """
+        targets = {place: self._target(replicas) for place in places}
+        steps: list[Mapping[Place, list[int] | None]] = [
+            {place: (target or [])[:-1] for place, target in targets.items()},
+            targets,
+        ]
+        for _ in range(self._random.randint(0, 3)):
+            steps += [dict.fromkeys(places), targets]
+        asking = []
+        for step in steps:
+            asking.append(asyncio.ensure_future(self._move(step)))
+            await asyncio.sleep(self._random.choice((0.001, 0.01, 0.1, 2.0)) * self._random.random())
+        for outcome in await asyncio.gather(*asking, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     async def _move(self, targets: Mapping[Place, list[int] | None]) -> None:
         """Move partitions to other brokers, or back to where they were."""

@@ -11,7 +11,11 @@ import os
 import pytest
 
 from tests.simulation.cluster import DURATION_S, LEAST_ACKS, simulate_cluster
-from tests.simulation.cluster_mutations import MUTATIONS, seeds_until_caught
+from tests.simulation.cluster_mutations import (
+    MUTATIONS,
+    acknowledge_before_replication,
+    seeds_until_caught,
+)
 from tests.simulation.one_broker import Outcome
 from tests.simulation.seeds import failures, run_seeds, seeds_needed, totals, trace_hashes
 
@@ -61,6 +65,8 @@ def test_together_they_test_everything(outcomes: list[Outcome]) -> None:
         "min ISRs set",
         "topics made",
         "topics deleted",
+        "topics churned",
+        "hurried moves",
     ):
         assert counts[name] > 0, name
     for name in (
@@ -94,6 +100,13 @@ def needed() -> dict[str, int]:
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_broken_cluster_is_caught(mutation: str, needed: dict[str, int]) -> None:
     assert needed[mutation] <= MUTATION_SEEDS
+
+
+def test_a_replica_that_lacks_what_is_committed_is_seen() -> None:
+    """Also where nobody reads there before it is made good again."""
+    with acknowledge_before_replication():
+        outcome = simulate_cluster(1, duration_s=3.0)
+    assert any("lacks committed records" in anomaly.text for anomaly in outcome.anomalies)
 
 
 def test_equal_seed_equal_trace() -> None:

@@ -1,0 +1,83 @@
+"""Looks into a simulated cluster for what no client may ever come to see: a replica that may be elected and
+does not have all that is committed.
+
+Who may be elected is what the registry says, whoever is the controller. A broker counts from when a
+controller has drawn the consequences of its registration: what a crash cost it is known then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from millstream.broker.server import Broker
+from millstream.cluster.partition import Partition
+from millstream.controller import tree
+from millstream.model import decode_uuid
+from millstream.registry.memory import MemoryTree
+from tests.simulation.history import History
+from tests.simulation.node import Node
+
+INTERVAL_S = 0.05
+
+
+class IsrWatch:
+    """Complains of each such replica, once."""
+
+    def __init__(self, registry: MemoryTree, nodes: Sequence[Node], history: History) -> None:
+        self._registry = registry
+        self._nodes = nodes
+        self._history = history
+        self._found: set[tuple[str, int, int]] = set()
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            for place in self._lacking():
+                if place not in self._found:
+                    self._found.add(place)
+                    topic, index, number = place
+                    self._history.complaints.append(
+                        f"broker {number} may be elected to lead {topic}-{index}, and lacks committed records"
+                    )
+
+    def _lacking(self) -> Iterator[tuple[str, int, int]]:
+        registry = self._registry
+        brokers = {node.number: node.broker for node in self._nodes if node.broker is not None}
+        known = [number for number, broker in brokers.items() if self._is_known(number, broker)]
+        deleted = set(registry.children(tree.DELETED_TOPICS))
+        paths = [tree.topic_path(name) for name in registry.children(tree.TOPICS) if name not in deleted]
+        for path, found in zip(paths, registry.get_many(paths), strict=True):
+            if found is None:
+                continue
+            name, topic = path.rpartition("/")[2], msgspec.json.decode(found.data, type=tree.TopicNode)
+            for index in range(len(topic.partitions)):
+                (written,) = registry.get_many([tree.state_path(name, index)])
+                if written is None:
+                    continue
+                state = msgspec.json.decode(written.data, type=tree.StateNode)
+                held = {
+                    number: partition
+                    for number, broker in brokers.items()
+                    if (partition := broker.replicas.topic(name).get(index)) is not None
+                    and partition.topic_id == decode_uuid(topic.topic_id)
+                }
+                committed = max((partition.high_watermark for partition in held.values()), default=0)
+                for number in (*state.isr, *state.eligible):
+                    if number in known and _end_offset(held.get(number)) < committed:
+                        yield name, index, number
+
+    def _is_known(self, number: int, broker: Broker) -> bool:
+        node, seen = self._registry.get_many([f"{tree.BROKERS}/{number}", f"{tree.SEEN_BROKERS}/{number}"])
+        if node is None or seen is None or node.created != broker.broker_epoch:
+            return False
+        return msgspec.json.decode(seen.data, type=tree.SeenNode).epoch == node.created
+
+
+def _end_offset(partition: Partition | None) -> float:
+    """Where a log ends; one whose disk failed may hold anything."""
+    if partition is None:
+        return 0
+    return float("inf") if partition.failure is not None else partition.log.end_offset
