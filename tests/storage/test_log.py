@@ -147,11 +147,11 @@ def test_relative_offsets_do_not_overflow(world: World) -> None:
     header = read_header(data)
     append(log, data)
     far = bytearray(data)
-    far[0:8] = (0x80000000).to_bytes(8, "big")
+    far[0:8] = (0x80000001).to_bytes(8, "big")
     log.append_as_follower(memoryview(far))
-    assert [segment.base_offset for segment in log.segments] == [0, 0x80000000]
-    assert log.end_offset == 0x80000001
-    assert log.read(5, 1 << 20).first_offset == 0x80000000
+    assert [segment.base_offset for segment in log.segments] == [0, 0x80000001]
+    assert log.end_offset == 0x80000002
+    assert log.read(5, 1 << 20).first_offset == 0x80000001
     assert header.size == len(data)
 
 

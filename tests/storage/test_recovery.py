@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,21 @@ import pytest
 
 from millstream.config.log import LogConfig
 from millstream.errors import KafkaStorageError
-from millstream.protocol.batch import ControlMarker, decode_records, encode_marker, read_header
+from millstream.protocol.batch import (
+    ControlMarker,
+    Record,
+    decode_records,
+    encode_batch,
+    encode_marker,
+    read_header,
+)
 from millstream.storage.log import Log
-from millstream.storage.segment import Segment
+from millstream.storage.segment import MAX_RELATIVE_OFFSET, Segment
 from tests.storage.logs import (
     NOW_MS,
     PARTITION,
     SMALL,
+    TOPIC_ID,
     World,
     append,
     batch,
@@ -117,6 +126,75 @@ def test_the_gaps_that_compaction_leaves_are_no_losses(world: World, evidence: s
         log = world.open(recovery_point=0, cleaned_until=bases[2])
     expected = [*range(bases[2] - 2), *range(bases[2], 200)]
     assert offsets(log) == expected
+
+
+def copied(log: Log, bases: Iterable[int]) -> None:
+    """What a follower has of a compacted log: batches with gaps between them."""
+    for base in bases:
+        record = Record(value=b"x" * 100, timestamp=NOW_MS + base)
+        log.append_as_follower(memoryview(encode_batch([record], base_offset=base, leader_epoch=0)))
+
+
+def test_a_copy_of_a_compacted_log_is_whole_after_a_kill(world: World) -> None:
+    log = world.open()
+    bases = [*range(0, 200, 2), 199, 200]
+    copied(log, bases)
+    assert len(log.segments) > 3
+    kill(log)
+    log = world.open()
+    assert offsets(log) == bases
+
+
+def test_what_was_written_in_this_boot_of_the_machine_has_no_lost_ends(world: World) -> None:
+    store = world.store(boot_id="today")
+    store.mark_boot()
+    log = store.create(PARTITION, TOPIC_ID, SMALL)
+    bases = [0, 1, MAX_RELATIVE_OFFSET + 5, MAX_RELATIVE_OFFSET + 6]
+    copied(log, bases)
+    assert len(log.segments) == 2
+    store.close(clean=False)
+    again = world.store(boot_id="today").get(PARTITION, TOPIC_ID)
+    assert again is not None
+    assert offsets(again) == bases
+
+
+def test_a_flushed_batch_after_a_gap_outlives_a_power_loss(world: World) -> None:
+    store = world.store()
+    log = store.create(PARTITION, TOPIC_ID, SMALL)
+    copied(log, [0, 1, 7])
+    log.flush()
+    store.checkpoint()
+    store.close(clean=False)
+    again = world.store().get(PARTITION, TOPIC_ID)
+    assert again is not None
+    assert offsets(again) == [0, 1, 7]
+
+
+def test_indexes_without_records_are_nobodys(world: World) -> None:
+    """A power loss took the records of a segment, or its name, but not what was written of its indexes."""
+    log = world.open(ONE_SEGMENT)
+    append(log, batch(b"a", timestamp=NOW_MS + 99, producer_id=1, epoch=0, sequence=0, is_transactional=True))
+    append(log, encode_marker(ControlMarker(False, 4), producer_id=1, producer_epoch=0, timestamp_ms=NOW_MS))
+    log.segments.active.spill()
+    kill(log)
+    for suffix in (".index", ".timeindex", ".txnindex"):
+        shutil.copy(world.file(0, suffix), world.file(3, suffix))
+    world.file(0).write_bytes(b"")
+    log = world.open(ONE_SEGMENT)
+    append(
+        log, batch(b"b", b"c", timestamp=NOW_MS, producer_id=1, epoch=1, sequence=0, is_transactional=True)
+    )
+    append(log, encode_marker(ControlMarker(True, 4), producer_id=1, producer_epoch=1, timestamp_ms=NOW_MS))
+    log.roll()
+    fill(log, 1)
+    log.close()
+    log = world.open(ONE_SEGMENT, is_clean=True, recovery_point=4)
+    assert log.aborted_transactions(0, 4) == []
+    assert [segment.max_timestamp for segment in log.segments] == [NOW_MS, NOW_MS]
+    found = log.offset_for_timestamp(NOW_MS)
+    assert found is not None
+    assert found.offset == 0
+    kill(log)
 
 
 def test_a_power_loss_during_recovery_leaves_no_gap(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,6 +121,30 @@ def test_indexes_that_a_power_loss_took_after_a_flush_and_a_roll_are_derived_aga
     store.close()
 
 
+def test_indexes_that_recovery_made_and_a_power_loss_took_are_derived_again(world: World) -> None:
+    """They were durable at the clean stop, whose recovery point is still the one that is written down."""
+    store = world.store()
+    log = store.create(PARTITION, TOPIC_ID, SMALL)
+    fill(log, 5, step_ms=10)
+    store.close()
+    world.store().close(clean=False)
+    world.disk.synced.clear()
+    store = world.store()
+    found = store.get(PARTITION, TOPIC_ID)
+    assert found is not None
+    found.roll()
+    store.close(clean=False)
+    for suffix in (".index", ".timeindex"):
+        path = Path(log.folder, f"{0:020d}{suffix}")
+        assert str(path) not in world.disk.synced
+        path.write_bytes(b"")
+    store = world.store()
+    found = store.get(PARTITION, TOPIC_ID)
+    assert found is not None
+    assert found.segments.first.max_timestamp == NOW_MS + 40
+    store.close()
+
+
 def test_what_was_cut_off_is_not_written_down_as_cleaned(world: World) -> None:
     """Recovery takes no gap below what was cleaned for a loss; what comes instead was never cleaned."""
     store = world.store()

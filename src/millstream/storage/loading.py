@@ -13,7 +13,7 @@ from millstream.storage.epochs import Epochs
 from millstream.storage.log import Log
 from millstream.storage.producer_state import ProducerState
 from millstream.storage.recovery import find_end_offset, observed_epochs, rebuild_segment, replay_producers
-from millstream.storage.segment import Segment
+from millstream.storage.segment import SUFFIXES, Segment
 from millstream.storage.segment_list import SegmentList
 from millstream.storage.snapshots import Snapshots
 from millstream.storage.surroundings import Surroundings
@@ -62,18 +62,22 @@ def load_log(
     config: LogConfig,
     *,
     is_clean: bool,
+    is_kept: bool = False,
     recovery_point: int | None = None,
     start_offset: int = 0,
     cleaned_until: int = 0,
     producer_expiration_ms: int = DAY_MS,
 ) -> Log:
-    """The log in a folder. `is_clean` says that the last stop wrote everything down.
+    """The log in a folder. `is_clean` says that the last stop wrote everything down, `is_kept` that nothing
+    of what was written can be gone, as the machine has run on since.
 
     A clean stop's recovery point is the log's end: if the files say otherwise, they changed since.
     """
     disk = around.disk
     found = finish_swaps(disk, folder, disk.listdir(folder))
     bases = _offsets(found, names.LOG)
+    if not is_clean:
+        _drop_stray_indexes(disk, folder, found)
     if not bases:
         return create_log(
             around,
@@ -117,7 +121,7 @@ def load_log(
             snapshots,
             epochs,
             recovery_point,
-            cleaned_until,
+            _NO_END if is_kept else cleaned_until,
             producer_expiration_ms,
         )
         recovery_point = max(min(recovery_point, end_offset), segments.first.base_offset)
@@ -161,13 +165,13 @@ def _recover(
     snapshots: Snapshots,
     epochs: Epochs,
     recovery_point: int,
-    cleaned_until: int,
+    gaps_until: int,
     producer_expiration_ms: int,
 ) -> tuple[SegmentList, ProducerState, int]:
     """Verify the segments that the last stop may have torn; those after a torn one go.
 
     A segment that does not begin where the one before ends shows that its end was torn off between two
-    batches. Only compaction leaves such gaps, in what it has cleaned.
+    batches. Below `gaps_until` it does not: compaction leaves such gaps, in what it has cleaned.
     """
     unsure = list(segments.between(recovery_point, _NO_END))
     epochs.truncate_end(recovery_point)
@@ -176,14 +180,14 @@ def _recover(
     replay_producers(producers, segments, first_base)
     for number, segment in enumerate(unsure):
         gone = unsure[number + 1 :]
-        upper_offset = gone[0].base_offset if gone else recovery_point
+        upper_offset = gone[0].base_offset if gone else recovery_point + 1  # see Log.saved_point
         rebuilt = rebuild_segment(
             segment, config.index_interval_bytes, epochs, producers, recovery_point, upper_offset
         )
         if gone:
             segment.spill()
         _sync_aborted(around, folder, segment)
-        has_lost_end = rebuilt.end_offset != upper_offset and upper_offset > cleaned_until
+        has_lost_end = rebuilt.end_offset != upper_offset and upper_offset > gaps_until
         if gone and not rebuilt.is_damaged and (rebuilt.is_cut or has_lost_end):
             log.warning("%s: the %d segments after the torn one go", folder, len(gone))
             segments = segments.replaced(gone, ())
@@ -221,6 +225,17 @@ def _drop(around: Surroundings, folder: str, gone: list[Segment]) -> None:
         segment.retire()
         around.trash.put_files(segment.paths(), 0)
     around.disk.fsync_dir(folder)
+
+
+def _drop_stray_indexes(disk: Disk, folder: str, found: set[str]) -> None:
+    """Remove indexes without records, as a crash may leave them: a segment that begins there would go on
+    with them.
+    """
+    for name in [name for name in found if name.endswith(SUFFIXES[1:])]:
+        records = names.offset_name(names.offset_of(name), names.LOG)
+        if records not in found or disk.size(f"{folder}/{records}") == 0:
+            disk.remove(f"{folder}/{name}")
+            found.remove(name)
 
 
 def _rebuild_lost_indexes(segments: Iterable[Segment], found: set[str], index_interval_bytes: int) -> None:

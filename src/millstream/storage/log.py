@@ -23,7 +23,7 @@ from millstream.storage.producer_state import Producer, ProducerState
 from millstream.storage.reading import Slice, read_slice
 from millstream.storage.replay import note_marker, read_marker
 from millstream.storage.rolling import Rolling
-from millstream.storage.segment import Segment
+from millstream.storage.segment import MAX_RELATIVE_OFFSET, Segment
 from millstream.storage.segment_list import SegmentList
 from millstream.storage.snapshots import Snapshots
 from millstream.storage.surroundings import Surroundings
@@ -233,7 +233,9 @@ class Log:
         first = run[0]
         segment = self.segments.active
         if self._rolling.is_due(segment, first.size, first.last_offset, first.max_timestamp):
-            segment = self.roll(first.base_offset)
+            # No gap between segments, if it can be helped: after a power loss it would be taken for a loss.
+            is_near = first.last_offset - self.end_offset <= MAX_RELATIVE_OFFSET
+            segment = self.roll(self.end_offset if is_near else first.base_offset)
         elif not segment.is_appendable:
             self._flusher.name_changed()
         for header in run:

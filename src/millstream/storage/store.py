@@ -159,6 +159,7 @@ class Store:
                     partition,
                     self._config,
                     is_clean=folder.was_clean,
+                    is_kept=folder.kept_all,
                     recovery_point=recovery_points.get(partition),
                     start_offset=start_offsets.get(partition, 0),
                     cleaned_until=cleaned.get(partition, 0),
@@ -173,6 +174,8 @@ class Store:
                 self._add(opened, folder, topic_id)
         try:
             folder.keep_offsets_of(self._logs.keys)
+            if not folder.was_clean:
+                self._write_checkpoints(folder)  # indexes that recovery made anew are not durable
         except OSError as error:
             self._not_written(folder, error)
 
