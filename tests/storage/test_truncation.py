@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from millstream.protocol.batch import Record, encode_batch
 from tests.storage.logs import NOW_MS, PARTITION, SMALL, TOPIC_ID, World, append, batch, fill, offsets
 
 
@@ -202,3 +203,36 @@ def test_a_snapshot_of_what_was_cut_off_is_gone_for_good_before_other_records_co
     world.disk.synced.clear()
     log.flush()
     assert f"{world.path}/{PARTITION}" in world.disk.synced
+
+
+@pytest.mark.parametrize(("offset", "end"), [(3, 3), (6, 5), (12, 12), (16, 15)])
+def test_a_log_that_is_cut_off_in_a_gap_goes_on_there(world: World, offset: int, end: int) -> None:
+    """Compaction, here the leader's, left gaps within segments and between them."""
+    store = world.store()
+    log = store.create(PARTITION, TOPIC_ID, SMALL)
+    for base in (0, 5, 10, 15):
+        if base == 10:
+            log.roll(10)
+        made = [Record(value=b"x", timestamp=NOW_MS + base) for _ in range(2)]
+        log.append_as_follower(memoryview(encode_batch(made, base_offset=base, leader_epoch=0)))
+    log.flush()
+    store.checkpoint()
+    log.truncate_to(offset)
+    assert log.end_offset == end
+    kept = [each for base in (0, 5, 10, 15) if base + 1 < end for each in (base, base + 1)]
+    assert append(log, batch(b"new", b"er", timestamp=NOW_MS + 50), 1).base_offset == end
+    expected = [*kept, end, end + 1]
+    for is_clean in (False, True):
+        assert offsets(log) == expected
+        latest = log.max_timestamp_offset()
+        assert latest is not None
+        assert latest.offset == end
+        last = log.offset_for_timestamp(NOW_MS + kept[-1] - 1)
+        assert last is not None
+        assert last.offset == kept[-2]
+        store.close(clean=is_clean)
+        store = world.store(boot_id="today")
+        found = store.get(PARTITION, TOPIC_ID)
+        assert found is not None
+        log = found
+    store.close()

@@ -132,8 +132,8 @@ def rebuild_segment(
 ) -> Rebuilt:
     """Verify a segment, shorten it to what is not torn, and derive all else from its batches.
 
-    `upper_offset` is the next segment's base offset, or else the recovery point: a gap right before the
-    last batch is believed only below it. What `epochs` already says is trusted, as it is no older
+    `upper_offset` is the next segment's base offset, or else the recovery point's end: a gap right before
+    the last batch is believed only below it. What `epochs` already says is trusted, as it is no older
     than the recovery point.
     """
     if segment.size == 0:
@@ -229,17 +229,23 @@ def observed_epochs(segments: SegmentList) -> Epochs:
     return epochs
 
 
-def refresh_timestamps(segment: Segment) -> None:
-    """Find a shortened segment's largest timestamp again: the time index's, or a later batch's."""
+def refresh_timestamps(segment: Segment) -> int:
+    """Find a shortened segment's largest timestamp again: the time index's, or a later batch's.
+
+    Gives the offset after its last batch.
+    """
     last_time = segment.time_index.last()
     entry = segment.index.last()
     position = entry[1] if entry else 0
     largest = NO_TIMESTAMP if last_time is None else last_time[0]
     offset = -1 if last_time is None else last_time[1] + segment.base_offset
+    end_offset = segment.base_offset
     for chunk in good_chunks(segment, position, segment.base_offset, verify_crc=False):
+        end_offset = chunk.scan.last_offset + 1
         if chunk.scan.max_timestamp > largest:
             largest, offset = chunk.scan.max_timestamp, chunk.scan.max_timestamp_offset
     segment.set_timestamps(largest, offset, segment.size - position)
+    return end_offset
 
 
 def _position_of(segment: Segment, offset: int) -> int:

@@ -34,17 +34,23 @@ def truncate(log: Log, offset: int) -> None:
     log.doubt_from(end_offset)
     log.abandon_swap()
     with log.swapping:
-        if found is None:
-            log.replace_tail([segments.active], [segments.active], offset)
-        else:
-            segment = found.segment
-            tail = list(segments.between(segment.base_offset, log.end_offset + 1))
-            log.end_offset = end_offset
-            _drop(log, tail[1:])
-            segment.cut(found.position + found.start, end_offset)
-            segment.fsync(with_indexes=False)  # else a power loss could bring back what was cut off
-            recovery.refresh_timestamps(segment)
-            log.replace_tail(tail, [segment], end_offset)
+        last = segments.floor(end_offset)  # not the one with what was found, if compaction left a gap before
+        tail = list(segments.between(last.base_offset, log.end_offset + 1))
+        log.end_offset = end_offset
+        _drop(log, tail[1:])
+        kept, reached = [last], last.base_offset
+        if last.size:
+            is_cut = found is not None and found.segment is last
+            last.cut(found.position + found.start if found and is_cut else last.size, end_offset)
+            last.fsync(with_indexes=False)  # else a power loss could bring back what was cut off
+            reached = recovery.refresh_timestamps(last)
+        if reached < end_offset:  # the log ends in a gap, and goes on behind it in another segment
+            if last.size:
+                last.spill()
+                last.fsync(with_indexes=True)
+                last.is_flushed = True
+            kept.append(Segment(log.disk, log.folder, end_offset, 0, log.now_ms()))
+        log.replace_tail(tail, kept, end_offset)
     log.start_offset = min(log.start_offset, log.end_offset)
     log.epochs.truncate_end(log.end_offset)
     log.snapshots.keep([one.base_offset for one in log.segments], log.end_offset)
@@ -53,6 +59,9 @@ def truncate(log: Log, offset: int) -> None:
     )
     recovery.replay_producers(producers, log.segments, log.end_offset)
     log.producers = producers
+    if len(kept) > 1:  # recovery must never judge the gap
+        log.flush()
+        log.save_recovery_point()
 
 
 def restart(log: Log, offset: int) -> None:
