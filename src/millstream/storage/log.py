@@ -474,6 +474,8 @@ class Log:
         self.segments = self.segments.replaced(old, new)
         self._flusher.cut(end_offset)
         self._flusher.name_changed()  # producer snapshots of what was cut off must not come back
+        if len(new) > 1:
+            self._flusher.rolled(end_offset)
         self._rolling = Rolling(self._config, self._around.random)
 
     def abandon_swap(self) -> None:

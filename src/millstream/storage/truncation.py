@@ -47,8 +47,6 @@ def truncate(log: Log, offset: int) -> None:
         if reached < end_offset:  # the log ends in a gap, and goes on behind it in another segment
             if last.size:
                 last.spill()
-                last.fsync(with_indexes=True)
-                last.is_flushed = True
             kept.append(Segment(log.disk, log.folder, end_offset, 0, log.now_ms()))
         log.replace_tail(tail, kept, end_offset)
     log.start_offset = min(log.start_offset, log.end_offset)
