@@ -130,12 +130,15 @@ class Log:
     def saved_point(self) -> int:
         """What is written down of the recovery point: not the end of a segment whose indexes may be lost.
 
-        If the log goes on in another segment there, a start must still look at the one before.
+        If the log goes on in another segment there, a start must still look at the one before. In any thread:
+        what is looked at later is never older.
         """
-        point = self.recovery_point
-        before = self.segments.floor(point - 1)
-        is_whole = self.is_closed or before.is_flushed or point <= before.base_offset
-        return point if is_whole else point - 1
+        point, end_offset, segments = self.recovery_point, self.end_offset, self.segments
+        before = segments.floor(point - 1)
+        if self.is_closed or before.is_flushed or point <= before.base_offset:
+            return point
+        may_end_there = point == end_offset or point == segments.floor(point).base_offset
+        return point - 1 if may_end_there else point
 
     def now_ms(self) -> int:
         return self._around.clock.now_ms()
