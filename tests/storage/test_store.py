@@ -145,6 +145,43 @@ def test_indexes_that_recovery_made_and_a_power_loss_took_are_derived_again(worl
     store.close()
 
 
+def test_indexes_that_a_power_loss_took_after_a_cut_and_a_roll_are_derived_again(world: World) -> None:
+    store = world.store()
+    log = store.create(PARTITION, TOPIC_ID, SMALL)
+    fill(log, 5, step_ms=10)
+    log.roll()
+    fill(log, 1)
+    log.flush()
+    store.checkpoint()
+    log.truncate_to(3)
+    world.disk.synced.clear()
+    log.roll()
+    store.close(clean=False)
+    for suffix in (".index", ".timeindex"):
+        path = Path(log.folder, f"{0:020d}{suffix}")
+        assert str(path) not in world.disk.synced
+        path.write_bytes(b"")
+    store = world.store()
+    found = store.get(PARTITION, TOPIC_ID)
+    assert found is not None
+    assert found.segments.first.max_timestamp == NOW_MS + 20
+    store.close()
+
+
+def test_kills_do_not_wear_the_recovery_point_down(world: World) -> None:
+    store = world.store()
+    log = store.create(PARTITION, TOPIC_ID, SMALL)
+    fill(log, 5)
+    log.flush()
+    store.checkpoint()
+    for _ in range(3):
+        store.close(clean=False)
+        store = world.store()
+    checkpoint = Path(world.path, "a", "recovery-point-offset-checkpoint")
+    assert checkpoint.read_text() == "0\n1\norders 0 4\n"
+    store.close()
+
+
 def test_what_was_cut_off_is_not_written_down_as_cleaned(world: World) -> None:
     """Recovery takes no gap below what was cleaned for a loss; what comes instead was never cleaned."""
     store = world.store()

@@ -95,6 +95,7 @@ class Log:
         """How often the log's end was cut off."""
         self.failure: str | None = None
         """Why the log takes no more writes; None while it does."""
+        self._is_doubted = False
         self._around = around
         self._flusher = Flusher(self, recovery_point, is_folder_synced=is_folder_synced)
         self.config = config
@@ -135,10 +136,10 @@ class Log:
         """
         point, end_offset, segments = self.recovery_point, self.end_offset, self.segments
         before = segments.floor(point - 1)
-        if self.is_closed or before.is_flushed or point <= before.base_offset:
+        if self.is_closed or point <= before.base_offset or (before.is_flushed and not self._is_doubted):
             return point
         may_end_there = point == end_offset or point == segments.floor(point).base_offset
-        return point - 1 if may_end_there else point
+        return point - 1 if may_end_there or self._is_doubted else point
 
     def now_ms(self) -> int:
         return self._around.clock.now_ms()
@@ -427,7 +428,11 @@ class Log:
         self.cleaned_until = min(self.cleaned_until, offset)
         if self.recovery_point >= offset:
             self._flusher.cut(offset)
-            self.save_recovery_point()
+            self._is_doubted = True  # it will end there
+            try:
+                self.save_recovery_point()
+            finally:
+                self._is_doubted = False
 
     def is_flush_due(self, now_ms: int) -> bool:
         """Whether flush.messages or flush.ms asks for a flush now."""
