@@ -170,6 +170,18 @@ def test_a_flushed_batch_after_a_gap_outlives_a_power_loss(world: World) -> None
     assert offsets(again) == [0, 1, 7]
 
 
+def test_a_flushed_batch_between_a_gap_and_torn_bytes_stays(world: World) -> None:
+    log = world.open()
+    copied(log, [0, 1, 7])
+    kill(log)
+    whole = world.file(0).read_bytes()
+    world.file(0).write_bytes(whole + bytes(50))
+    log = world.open(recovery_point=8)
+    assert offsets(log) == [0, 1, 7]
+    kill(log)
+    assert world.file(0).read_bytes() == whole
+
+
 def test_indexes_without_records_are_nobodys(world: World) -> None:
     """A power loss took the records of a segment, or its name, but not what was written of its indexes."""
     log = world.open(ONE_SEGMENT)

@@ -236,3 +236,16 @@ def test_a_log_that_is_cut_off_in_a_gap_goes_on_there(world: World, offset: int,
         assert found is not None
         log = found
     store.close()
+
+
+def test_a_log_that_was_cut_off_in_a_gap_ends_there_after_a_stop(world: World) -> None:
+    log = world.open()
+    for base in (0, 5):
+        data = encode_batch([Record(value=b"x", timestamp=NOW_MS)], base_offset=base, leader_epoch=0)
+        log.append_as_follower(memoryview(data))
+    log.truncate_to(3)
+    log.close()
+    log = world.open(is_clean=True, recovery_point=3)
+    assert log.end_offset == 3
+    assert append(log, batch(b"y"), 1).base_offset == 3
+    assert offsets(log) == [0, 3]

@@ -101,10 +101,12 @@ def good_batches(
 def _is_borne_out(segment: Segment, position: int, header: BatchHeader, upper_offset: int) -> bool:
     if header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
         return False
-    if position + header.size == segment.size:
-        return header.last_offset < upper_offset
-    following = segment.open().pread(_OFFSET.size, position + header.size)
-    return len(following) == _OFFSET.size and header.last_offset < _OFFSET.unpack(following)[0]
+    end = position + header.size
+    following = segment.open().pread(_OFFSET.size, end)
+    if len(following) == _OFFSET.size and header.last_offset < _OFFSET.unpack(following)[0]:
+        return True
+    is_last = end == segment.size or next(good_chunks(segment, end, -1), None) is None
+    return is_last and header.last_offset < upper_offset
 
 
 def find_end_offset(segment: Segment) -> int | None:

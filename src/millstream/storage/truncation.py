@@ -48,6 +48,7 @@ def truncate(log: Log, offset: int) -> None:
             if last.size:
                 last.spill()
             kept.append(Segment(log.disk, log.folder, end_offset, 0, log.now_ms()))
+            kept[1].create()  # its name alone says where the log ends
         log.replace_tail(tail, kept, end_offset)
     log.start_offset = min(log.start_offset, log.end_offset)
     log.epochs.truncate_end(log.end_offset)
