@@ -522,6 +522,24 @@ def test_producers_are_known_again_from_the_latest_snapshot(world: World) -> Non
     assert append(log, batch(b"x" * 100, producer_id=7, epoch=2, sequence=99)).is_duplicate
 
 
+def test_a_snapshot_of_records_that_were_cut_off_does_not_come_back(world: World) -> None:
+    """A power loss brought its name back, at an offset that other records have reached since."""
+    log = world.open()
+    append(log, batch(b"a", b"b", b"c", producer_id=7, epoch=0, sequence=0))
+    log.close()
+    stale = world.file(3, ".snapshot").read_bytes()
+    log = world.open(is_clean=True, recovery_point=3)
+    log.truncate_to(0)
+    append(log, batch(b"d", b"e", b"f", producer_id=8, epoch=0, sequence=0, is_transactional=True))
+    kill(log)
+    world.file(3, ".snapshot").write_bytes(stale)
+    world.open().close()
+    log = world.open(is_clean=True, recovery_point=3)
+    assert [one.producer_id for one in log.producers] == [8]
+    assert log.last_stable_offset(3) == 0
+    kill(log)
+
+
 def test_snapshots_beyond_the_end_go(world: World) -> None:
     log = world.open()
     for number in range(100):

@@ -102,6 +102,7 @@ def load_log(
             log.warning("%s was stopped cleanly, but its files are not as they were then", partition)
             end_offset = None
             recovery_point = recovery_point or segments.active.base_offset
+    sure_offset = _NO_END
     if end_offset is not None:
         recovery_point = end_offset
         producers = ProducerState(end_offset, producer_expiration_ms)
@@ -110,6 +111,7 @@ def load_log(
             replay_producers(producers, segments, end_offset)
     else:
         recovery_point = recovery_point or 0
+        sure_offset = segments.floor(recovery_point).base_offset
         if not is_clean:
             durable = [one for one in segments if segments.start_of_next(one, _NO_END) <= recovery_point]
             _rebuild_lost_indexes(durable, found, config.index_interval_bytes)
@@ -130,7 +132,7 @@ def load_log(
             segment.is_flushed = segments.start_of_next(segment, end_offset) <= recovery_point
     restart_offset = start_offset
     start_offset = min(max(start_offset, segments.first.base_offset), end_offset)
-    snapshots.keep(bases, end_offset)
+    snapshots.keep(bases, min(end_offset, sure_offset))  # others may be of records that were cut off
     epochs.truncate_end(end_offset)
     epochs.truncate_start(start_offset)
     epochs.is_changed = epochs.entries != saved_epochs
