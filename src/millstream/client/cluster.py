@@ -63,6 +63,10 @@ class Cluster:
     ends sooner, after `request_timeout_ms`, so that a broker that has fallen silent does not use up
     the time in which another try would succeed.
 
+    A broker that is cut off from the others goes on telling what it knew. So after something that did not
+    come true, or did not work, what any broker can be asked is asked of another one, to which a connection is
+    opened in the background.
+
     With `must_answer_at_once` an unreachable cluster is an error after the first try, for a person
     who waits; without it, reaching the cluster is retried until the deadline like everything else.
     """
@@ -86,6 +90,8 @@ class Cluster:
         self._random = random or Random()  # noqa: S311 - spreads retries, keeps no secret
         self._connections: dict[tuple[str, int], asyncio.Task[Connection]] = {}
         self._refreshed_at: dict[str, float] = {}
+        self._source: tuple[str, int] | None = None
+        self._doubted: tuple[str, int] | None = None
 
     async def __aenter__(self) -> Cluster:
         return self
@@ -140,9 +146,21 @@ class Cluster:
 
     async def any_connection(self, deadline: Deadline) -> Connection:
         """A connection to any broker: one that is open, else a known broker, else a bootstrap address."""
-        for task in self._connections.values():
-            if task.done() and not task.cancelled() and task.exception() is None and task.result().is_open:
-                return task.result()
+        found = {
+            address: task.result()
+            for address, task in self._connections.items()
+            if task.done() and _is_open(task)
+        }
+        doubted, self._doubted = self._doubted, None
+        if doubted is not None:
+            self._open_another()
+            others = [address for address in found if address != doubted]
+            if others:
+                self._source = others[self._random.randrange(len(others))]
+                return found[self._source]
+        for address, connection in found.items():
+            self._source = address
+            return connection
         known = [(node.host, node.port) for node in self.metadata.nodes.values()]
         self._random.shuffle(known)
         failures: list[str] = []
@@ -153,20 +171,38 @@ class Cluster:
                 failures.append(error.message)
                 continue
             self._was_reached = True
+            self._source = host, port
             return connection
         raise Unreachable("; ".join(failures))
+
+    def doubt(self) -> None:
+        """What the broker that was asked last has said is not so: ask another one the next time."""
+        self._doubted = self._source
+
+    def _open_another(self) -> None:
+        """Begin to connect to a known broker to which there is no connection, if there is one."""
+        addresses = [(node.host, node.port) for node in self.metadata.nodes.values()]
+        new = [address for address in addresses if self._is_unconnected(address)]
+        if new and not self._is_closed:
+            self._begin(*new[self._random.randrange(len(new))], Deadline(CONNECT_TIMEOUT_MS))
+
+    def _is_unconnected(self, address: tuple[str, int]) -> bool:
+        task = self._connections.get(address)
+        return task is None or (task.done() and not _is_open(task))
+
+    def _begin(self, host: str, port: int, deadline: Deadline) -> asyncio.Task[Connection]:
+        within = deadline.sooner(CONNECT_TIMEOUT_MS)
+        task = asyncio.ensure_future(connect(host, port, deadline=within, client_id=self.client_id))
+        task.add_done_callback(_take_exception)
+        self._connections[host, port] = task
+        return task
 
     async def _connect(self, host: str, port: int, deadline: Deadline) -> Connection:
         """Callers that ask at the same time share one attempt, each waiting by its own deadline."""
         if self._is_closed:
             raise Closed("the client is closed")
-        address = (host, port)
-        task = self._connections.get(address)
-        if task is None or (task.done() and not _is_open(task)):
-            within = deadline.sooner(CONNECT_TIMEOUT_MS)
-            task = asyncio.ensure_future(connect(host, port, deadline=within, client_id=self.client_id))
-            task.add_done_callback(_take_exception)
-            self._connections[address] = task
+        is_new = self._is_unconnected((host, port))
+        task = self._begin(host, port, deadline) if is_new else self._connections[host, port]
         if not task.done():
             await asyncio.wait([task], timeout=deadline.remaining_ms / 1000)
         if not task.done():
@@ -242,6 +278,7 @@ class Cluster:
                 if not error.retriable or (isinstance(error, Unreachable) and self._is_hopeless):
                     raise
                 failure = error
+            self.doubt()
             pause_ms = min(pause_ms * self._random.uniform(1.5, 2.5), MAX_BACKOFF_MS)
             if deadline.remaining_ms <= pause_ms:
                 if isinstance(failure, RequestTimedOut):
@@ -284,7 +321,8 @@ class Cluster:
 
     def forget(self, topic: str) -> None:
         """Make the next use of `topic` ask the cluster again: an answer showed that it is stale."""
-        self._refreshed_at.pop(topic, None)
+        if self._refreshed_at.pop(topic, None) is not None:
+            self.doubt()
 
     async def topic(self, name: str, deadline: Deadline, *, allow_auto_creation: bool = False) -> Topic:
         """A topic whose partitions have leaders, from memory where that is fresh.

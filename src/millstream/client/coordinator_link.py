@@ -63,6 +63,7 @@ class CoordinatorLink:
     def forget(self) -> None:
         """The coordinator has moved."""
         self._node = -1
+        self.cluster.doubt()
 
     async def hang_up(self) -> None:
         """Close a connection on which answers are still awaited: others would wait behind them."""

@@ -61,6 +61,8 @@ class TopicWatch:
         self._seen = {
             name: len(metadata.topics[name].partitions) for name in names if name in metadata.topics
         }
+        if names - self._seen.keys():
+            self._cluster.doubt()  # another broker may know of them
 
     async def _run(self) -> None:
         while True:
