@@ -14,11 +14,12 @@ from bench.apache_kafka import KafkaBroker
 from millstream import AsyncConsumer, TopicPartition
 from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
+from millstream.client.group_host import Subscription
 from millstream.client.group_offsets import fetch_committed
 from millstream.client.groups import describe_group
 from millstream.client.topics import add_partitions
 from millstream.errors import FencedInstanceId, StaleMemberEpoch, UnknownMemberId
-from millstream.protocol.messages import JoinGroupResponse
+from millstream.protocol.messages import ConsumerGroupHeartbeatResponse, JoinGroupResponse
 from millstream.testing import Broker
 from tests.client.conftest import KEEP_ALL
 from tests.client.consuming import PATIENCE_S, fill, new_topic, numbered, read, until
@@ -371,6 +372,49 @@ def test_groups_may_assign_by_hand_and_commit(run: Callable[[Body], None]) -> No
             consumer.assign([(topic, 0)])
             assert await consumer.position((topic, 0)) == 6
             assert consumer.group_metadata.group == f"hand-{topic}"
+
+    run(body)
+
+
+def test_an_assignment_that_is_replaced_by_hand_is_committed(run: Callable[[Body], None]) -> None:
+    async def body(bootstrap: str) -> None:
+        topic = await new_topic(bootstrap, 2)
+        first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+        await fill(bootstrap, topic, 0, numbered(10))
+        async with member(bootstrap, f"replaced-{topic}", auto_commit_interval_ms=300_000) as consumer:
+            consumer.assign([first])
+            await read(consumer, 1, max_records=6)
+            consumer.assign([second])
+        async with member(bootstrap, f"replaced-{topic}") as consumer:
+            assert (await consumer.committed([first]))[first].offset == 6
+
+    run(body)
+
+
+def test_a_member_knows_what_it_has_though_its_topic_is_not_told_for_a_while(
+    run: Callable[[Body], None],
+) -> None:
+    """A broker's answer may lack a topic; what a member does not say that it has, others are given."""
+
+    async def body(bootstrap: str) -> None:
+        topic = await new_topic(bootstrap, 2)
+        async with member(bootstrap, f"known-{topic}", group_protocol="consumer") as consumer:
+            consumer.subscribe(topic)
+            await until(lambda: len(consumer.assignment) == 2, consumer)
+            membership: Any = consumer._group._membership  # type: ignore[union-attr]
+            (owned,) = membership._owned()
+            del consumer._cluster.metadata.topics[topic]
+            assert membership._owned() == [owned]
+            assignment = ConsumerGroupHeartbeatResponse.Assignment(
+                topic_partitions=[
+                    ConsumerGroupHeartbeatResponse.TopicPartitions(
+                        topic_id=owned.topic_id, partitions=owned.partitions
+                    )
+                ]
+            )
+            membership._subscription = Subscription(frozenset(["of-another-name"]))
+            assert await membership._named(assignment) == consumer.assignment
+            membership._subscription = Subscription(frozenset([topic]))
 
     run(body)
 

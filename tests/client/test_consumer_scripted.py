@@ -15,6 +15,7 @@ import pytest
 from millstream import AsyncConsumer, TopicPartition
 from millstream.client.consumer_errors import BadRecords, LogTruncated
 from millstream.errors import (
+    CorruptMessage,
     FencedLeaderEpoch,
     FetchSessionIdNotFound,
     NotLeaderOrFollower,
@@ -263,6 +264,21 @@ def test_records_that_do_not_match_their_checksum_are_not_handed_out() -> None:
                 await read(consumer, 1)
             consumer.seek(HERE, 20)
             assert offsets(await read(consumer, 10)) == list(range(20, 30))
+
+    asyncio.run(body())
+
+
+def test_records_that_the_broker_found_to_be_bad_are_an_error_and_not_waited_for() -> None:
+    async def body() -> None:
+        script = Script(end=30)
+        script.answers[1] = [lambda request: fetched(request, error=CorruptMessage.code)] * 2
+        async with cluster(script) as bootstrap, consumer_of(bootstrap) as consumer:
+            with pytest.raises(BadRecords, match="scripted-0 at offset 0"):
+                await read(consumer, 1)
+            consumer.seek(HERE, 20)
+            with pytest.raises(BadRecords, match="scripted-0 at offset 20"):
+                await read(consumer, 1)
+            assert offsets(await read(consumer, 10)) == list(range(20, 30)), "it may have been mended"
 
     asyncio.run(body())
 

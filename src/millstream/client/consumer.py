@@ -226,7 +226,10 @@ class AsyncConsumer(ConsumerQueries, MustClose):
         self._subscription = subscription
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Read exactly these partitions, whoever else does. Those that stay keep their positions."""
+        """Read exactly these partitions, whoever else does. Those that stay keep their positions.
+
+        Those that are given up are committed, where that is the consumer's task.
+        """
         self._check_open()
         if self._subscription is not None:
             raise NotSubscribed("topics are subscribed to: unsubscribe() first")
@@ -235,7 +238,10 @@ class AsyncConsumer(ConsumerQueries, MustClose):
             check_topic(topic)
             if index < 0:
                 raise ValueError(f"a partition's number is not negative, but {index} was given")
-        self._assignment.remove(self._assignment.partitions - wanted)
+        given_up = self._assignment.partitions - wanted
+        if self._group is not None:
+            self._group.commit_soon(given_up)
+        self._assignment.remove(given_up)
         self._assignment.add(sorted(wanted))
         self._assignment.refresh()
 

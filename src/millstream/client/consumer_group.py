@@ -127,6 +127,8 @@ class ConsumerGroup:
             clock.cancel()
             await asyncio.gather(clock, return_exceptions=True)
         try:
+            if self._tasks and commits:  # what was begun before, also of partitions that are given up
+                await asyncio.wait(self._tasks, timeout=deadline.remaining * COMMIT_SHARE)
             await self.leave(deadline, commits=commits)
         finally:
             for task in self._tasks:
@@ -168,7 +170,13 @@ class ConsumerGroup:
     async def _begin_commit(self) -> None:
         """At a poll: the caller is done with what it got. The commit itself is not waited for."""
         self._must_commit = False
-        offsets = self.positions(self.owned)
+        self.commit_soon(self.owned)
+
+    def commit_soon(self, partitions: Iterable[TopicPartition]) -> None:
+        """Begin to commit positions, where that is the consumer's task."""
+        offsets = self.positions(partitions) if self._options.auto_commit else {}
+        if not offsets:
+            return
         deadline = Deadline(self._options.request_timeout_ms)
         task = asyncio.get_running_loop().create_task(self._commit_quietly(offsets, deadline))
         self._tasks.add(task)

@@ -40,6 +40,8 @@ class ConsumerGroupMember:
         self._interval_ms = options.heartbeat_interval_ms
         self._target: frozenset[TopicPartition] = frozenset()
         self._told: ConsumerGroupHeartbeatResponse.Assignment | None = None
+        self._names: dict[UUID, str] = {}
+        """Of the topics that were assigned: what is told of them may lack some for a while."""
         self._must_say_all = True
         self._must_say_owned = False
         self._has_spoken = False
@@ -165,10 +167,10 @@ class ConsumerGroupMember:
 
     def _owned(self) -> list[ConsumerGroupHeartbeatRequest.TopicPartitions]:
         by_id: dict[UUID, list[int]] = defaultdict(list)
-        topics = self._link.cluster.metadata.topics
-        for partition in self._host.owned:
-            if partition.topic in topics:
-                by_id[topics[partition.topic].id].append(partition.partition)
+        ids = {name: topic_id for topic_id, name in self._names.items()}
+        for partition in sorted(self._host.owned):
+            if partition.topic in ids:
+                by_id[ids[partition.topic]].append(partition.partition)
         return [
             ConsumerGroupHeartbeatRequest.TopicPartitions(topic_id=topic_id, partitions=indexes)
             for topic_id, indexes in by_id.items()
@@ -181,20 +183,28 @@ class ConsumerGroupMember:
         asked or gone already, it is left out and looked for again after the next heartbeat."""
         cluster = self._link.cluster
         ids = {part.topic_id for part in assignment.topic_partitions}
-        names = {topic.id: topic.name for topic in cluster.metadata.topics.values()}
-        if ids - names.keys():
+        self._learn_names(ids)
+        if ids - self._names.keys():
             is_pattern = self._subscription.pattern is not None
             wanted = None if is_pattern else sorted(self._subscription.topics)
             await cluster.refresh(wanted, Deadline(self._options.request_timeout_ms))
-            names = {topic.id: topic.name for topic in cluster.metadata.topics.values()}
+            self._learn_names(ids)
+        names = self._names
         if ids <= names.keys():
             self._told = None
+        else:
+            cluster.doubt()  # another broker may know more
         return frozenset(
             TopicPartition(names[part.topic_id], index)
             for part in assignment.topic_partitions
             if part.topic_id in names
             for index in part.partitions
         )
+
+    def _learn_names(self, ids: set[UUID]) -> None:
+        for topic in self._link.cluster.metadata.topics.values():
+            if topic.id in ids:
+                self._names[topic.id] = topic.name
 
     # ---------------------------------------------------------------- assignments
 

@@ -20,6 +20,7 @@ from millstream.client.metadata import Node, Partition
 from millstream.client.poll_point import PollPoint
 from millstream.client.subscription import NOT_KNOWN, Assignment, PartitionState
 from millstream.errors import (
+    CorruptMessage,
     FetchSessionIdNotFound,
     InvalidFetchSessionEpoch,
     KafkaError,
@@ -353,7 +354,11 @@ class Fetcher:
         return True
 
     def _failed(self, state: PartitionState, error: KafkaError) -> None:
-        if not isinstance(error, OffsetOutOfRange):
+        if isinstance(error, CorruptMessage):
+            self._pause(state, MAX_BACKOFF_MS)
+            where = f"partition {state.partition} at offset {state.fetch_position}"
+            self._poll_point.fail(BadRecords(f"{where}: the broker found it to be bad"))
+        elif not isinstance(error, OffsetOutOfRange):
             state.preferred_replica = -1
             self._pause(state)
             self._mistrust(state.partition.topic)
