@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from millstream.client.change import Change
 from millstream.client.cluster import Cluster
 from millstream.client.coordinators import with_coordinator
 from millstream.client.deadline import Deadline
 from millstream.client.errors import raise_for
 from millstream.errors import (
     GroupIdNotFound,
-    NetworkException,
     ProtocolError,
-    RequestTimedOut,
     UnsupportedVersion,
 )
 from millstream.model import TopicPartition
@@ -171,20 +170,15 @@ def _classic_member(member: DescribeGroupsResponse.DescribedGroupMember, protoco
 
 async def delete_group(cluster: Cluster, name: str, deadline: Deadline) -> None:
     """Delete a group that has no members, with all its offsets."""
-
-    is_in_doubt = False
+    change = Change(cluster, deadline)
 
     async def attempt(node_id: int) -> None:
-        nonlocal is_in_doubt
         request = DeleteGroupsRequest(groups_names=[name])
-        try:
-            response = await cluster.request(node_id, request, DeleteGroupsResponse, deadline)
-        except (NetworkException, RequestTimedOut):
-            is_in_doubt = True
-            raise
-        (result,) = response.results
-        if result.error_code == GroupIdNotFound.code and is_in_doubt:
-            return  # the answer to an earlier try was lost, its deed was not
-        raise_for(result.error_code, None, f"group {name}")
+        _, code = await change.ask(
+            node_id, request, DeleteGroupsResponse, lambda response: response.results[0].error_code
+        )
+        if code == GroupIdNotFound.code and change.may_be_done:
+            return
+        raise_for(code, None, f"group {name}")
 
     await with_coordinator(cluster, name, attempt, deadline)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from millstream.client.change import Change
 from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
 from millstream.client.errors import NoSuchTopic, raise_for
@@ -14,9 +15,7 @@ from millstream.errors import (
     InvalidPartitions,
     KafkaError,
     LeaderNotAvailable,
-    NetworkException,
     NotController,
-    RequestTimedOut,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
@@ -80,20 +79,17 @@ async def create_topic(
         validate_only=validate_only,
     )
 
-    is_in_doubt = False
+    change = Change(cluster, deadline)
 
     async def attempt() -> Created | None:
-        nonlocal is_in_doubt
         node_id = await cluster.controller(deadline)
-        try:
-            response = await cluster.request(node_id, request, CreateTopicsResponse, deadline)
-        except (NetworkException, RequestTimedOut):
-            is_in_doubt = not validate_only
-            raise
+        response, code = await change.ask(
+            node_id, request, CreateTopicsResponse, lambda response: response.topics[0].error_code
+        )
         answer = response.topics[0]
-        _check_controller(cluster, answer.error_code)
-        if answer.error_code == TopicAlreadyExists.code and is_in_doubt:
-            return None  # the answer to an earlier try was lost, its deed was not
+        _check_controller(cluster, code)
+        if code == TopicAlreadyExists.code and change.may_be_done and not validate_only:
+            return None
         raise_for(answer.error_code, answer.error_message, f"topic {name}")
         return Created(name, answer.topic_id, answer.num_partitions, answer.replication_factor)
 
@@ -127,10 +123,9 @@ async def _until_led(cluster: Cluster, name: str, deadline: Deadline, at_least: 
 
 async def delete_topic(cluster: Cluster, name: str, deadline: Deadline) -> None:
     """Delete a topic and wait until the cluster does not know it any more."""
-    asked_before = False
+    change = Change(cluster, deadline)
 
     async def attempt() -> None:
-        nonlocal asked_before
         node_id = await cluster.controller(deadline)
         connection = await cluster.connection(node_id, deadline)
         request = DeleteTopicsRequest(timeout_ms=cluster.try_timeout_ms(deadline))
@@ -138,13 +133,14 @@ async def delete_topic(cluster: Cluster, name: str, deadline: Deadline) -> None:
             request.topics = [DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=NO_UUID)]
         else:
             request.topic_names = [name]
-        repeated, asked_before = asked_before, True
-        response = await connection.request(request, DeleteTopicsResponse, request.timeout_ms)
+        response, code = await change.ask(
+            node_id, request, DeleteTopicsResponse, lambda response: response.responses[0].error_code
+        )
         answer = response.responses[0]
-        _check_controller(cluster, answer.error_code)
-        if answer.error_code == UnknownTopicOrPartition.code:
-            if repeated:
-                return  # the answer to the first try was lost, its deed was not
+        _check_controller(cluster, code)
+        if code == UnknownTopicOrPartition.code:
+            if change.may_be_done:
+                return
             raise NoSuchTopic(f"topic {name} does not exist")
         raise_for(answer.error_code, answer.error_message, f"topic {name}")
 
@@ -168,24 +164,21 @@ async def add_partitions(
         validate_only=validate_only,
     )
 
-    is_in_doubt = False
+    change = Change(cluster, deadline)
 
     async def attempt() -> None:
-        nonlocal is_in_doubt
         node_id = await cluster.controller(deadline)
-        try:
-            response = await cluster.request(node_id, request, CreatePartitionsResponse, deadline)
-        except (NetworkException, RequestTimedOut):
-            is_in_doubt = not validate_only
-            raise
+        response, code = await change.ask(
+            node_id, request, CreatePartitionsResponse, lambda response: response.results[0].error_code
+        )
         answer = response.results[0]
-        _check_controller(cluster, answer.error_code)
-        if answer.error_code == UnknownTopicOrPartition.code:
+        _check_controller(cluster, code)
+        if code == UnknownTopicOrPartition.code:
             raise NoSuchTopic(f"topic {name} does not exist")
-        if answer.error_code == InvalidPartitions.code and is_in_doubt:
+        if code == InvalidPartitions.code and change.may_be_done and not validate_only:
             known = (await cluster.refresh([name], deadline)).topic(name)
             if len(known.partitions) == total:
-                return  # the answer to an earlier try was lost, its deed was not
+                return
         raise_for(answer.error_code, answer.error_message, f"topic {name}")
 
     await cluster.retrying(attempt, deadline)
