@@ -332,6 +332,24 @@ def test_a_seek_is_not_kept_waiting_by_a_fetch_that_waits_for_records() -> None:
     asyncio.run(body())
 
 
+def test_a_broker_that_is_silent_to_fetches_is_not_waited_for_on_other_connections() -> None:
+    """It would be asked who leads instead, for as long again."""
+
+    async def body() -> None:
+        script = Script()
+        silent: Any = lambda request: None  # noqa: E731
+        script.answers[1] = [silent]
+        async with cluster(script) as bootstrap, consumer_of(bootstrap, request_timeout_ms=300) as consumer:
+            assert await consumer.position(HERE) == 0
+            connection = consumer._cluster.open_connection(1)
+            assert connection is not None
+            assert connection.is_open
+            assert offsets(await read(consumer, 100)) == list(range(100))
+            assert not connection.is_open
+
+    asyncio.run(body())
+
+
 def test_closing_without_a_broker_takes_no_longer_than_it_may() -> None:
     async def body() -> None:
         script = Script()

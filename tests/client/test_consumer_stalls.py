@@ -13,10 +13,22 @@ from millstream.client.consumer import AsyncConsumer
 from millstream.client.coordinators import with_coordinator
 from millstream.client.deadline import Deadline
 from millstream.client.errors import raise_for
+from millstream.errors import NotLeaderOrFollower
 from millstream.model import TopicPartition
-from millstream.protocol.messages import JoinGroupRequest, JoinGroupResponse
+from millstream.protocol.frame import RequestHeader
+from millstream.protocol.messages import (
+    FetchRequest,
+    FetchResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from millstream.protocol.schema import Request
 from tests.client.consuming import fill, new_topic, numbered, read
 from tests.client.fault_proxy import Fault, FaultProxy
+from tests.client.scripted import Answer, all_versions, scripted_broker
+from tests.client.test_consumer_scripted import TOPIC, TOPIC_ID, batch
 from tests.controller.cluster import Cluster
 
 
@@ -118,3 +130,57 @@ def test_a_commit_that_overtakes_the_news_of_a_generation(either_bootstrap: str)
     with FaultProxy(host, int(port)) as proxy:
         proxy.delay_s = 1.0
         uvloop.run(asyncio.wait_for(main(proxy), 60))
+
+
+class OnePartitionFails:
+    """A broker with two partitions, of which it cannot give the second; of leaders it tells only once."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.told = 0
+
+    async def answer(self, _: RequestHeader, request: Request) -> Answer:
+        if isinstance(request, MetadataRequest):
+            self.told += 1
+            return self._metadata() if self.told == 1 else None
+        if isinstance(request, FetchRequest):
+            asked = [(part.partition, part.fetch_offset) for part in request.topics[0].partitions]
+            parts = [
+                FetchResponse.PartitionData(
+                    partition_index=index,
+                    error_code=NotLeaderOrFollower.code if index else 0,
+                    high_watermark=1000,
+                    records=None if index else batch(offset, 5),
+                )
+                for index, offset in asked
+            ]
+            topic = FetchResponse.FetchableTopicResponse(topic=TOPIC, topic_id=TOPIC_ID, partitions=parts)
+            return FetchResponse(responses=[topic])
+        return all_versions()
+
+    def _metadata(self) -> MetadataResponse:
+        node = MetadataResponse.MetadataResponseBroker(node_id=1, host="127.0.0.1", port=self.port)
+        parts = [
+            MetadataResponse.MetadataResponsePartition(
+                partition_index=index, leader_id=1, leader_epoch=0, replica_nodes=[1], isr_nodes=[1]
+            )
+            for index in range(2)
+        ]
+        topic = MetadataResponse.MetadataResponseTopic(name=TOPIC, topic_id=TOPIC_ID, partitions=parts)
+        return MetadataResponse(brokers=[node], topics=[topic], cluster_id="c", controller_id=1)
+
+
+def test_partitions_are_read_while_it_is_asked_who_leads_another() -> None:
+    async def main() -> None:
+        script = OnePartitionFails()
+        async with scripted_broker(script.answer) as broker:
+            script.port = broker.port
+            async with AsyncConsumer(f"127.0.0.1:{broker.port}", fetch_max_wait_ms=50) as consumer:
+                consumer.assign([(TOPIC, 0), (TOPIC, 1)])
+                consumer.seek((TOPIC, 0), 0)
+                consumer.seek((TOPIC, 1), 0)
+                while script.told < 2:
+                    await consumer.poll(timeout=0.1)
+                assert {record.partition for record in await read(consumer, 100)} == {0}
+
+    asyncio.run(asyncio.wait_for(main(), 25))

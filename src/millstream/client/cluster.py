@@ -144,6 +144,12 @@ class Cluster:
         task = self._connections.get((node.host, node.port)) if node is not None else None
         return task.result() if task is not None and task.done() and _is_open(task) else None
 
+    def hang_up(self, node_id: int) -> None:
+        """Close the connection to a broker that was found to be silent on another one."""
+        connection = self.open_connection(node_id)
+        if connection is not None:
+            connection.abort()
+
     async def any_connection(self, deadline: Deadline) -> Connection:
         """A connection to any broker: one that is open, else a known broker, else a bootstrap address."""
         found = {

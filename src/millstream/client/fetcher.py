@@ -25,6 +25,7 @@ from millstream.errors import (
     InvalidFetchSessionEpoch,
     KafkaError,
     OffsetOutOfRange,
+    RequestTimedOut,
     error_for,
 )
 from millstream.model import NO_UUID, TopicPartition
@@ -65,7 +66,7 @@ class Fetcher:
         self._is_finding = False
         self._is_refreshing = False
         self._is_closed = False
-        self._stale: set[str] = set()
+        self._stale: set[TopicPartition] = set()
         self._failures: dict[int, int] = defaultdict(int)
         self._alarm: asyncio.TimerHandle | None = None
 
@@ -153,7 +154,7 @@ class Fetcher:
 
     def _known(self, partition: TopicPartition) -> Partition | None:
         """A partition whose leader can be asked."""
-        if partition.topic in self._stale:
+        if partition in self._stale:
             return None
         metadata = self._cluster.metadata
         topic = metadata.topics.get(partition.topic)
@@ -187,7 +188,7 @@ class Fetcher:
     async def _refresh(self, topics: set[str]) -> None:
         try:
             await self._cluster.refresh(sorted(topics), Deadline(self._options.request_timeout_ms))
-            self._stale -= topics
+            self._stale = {partition for partition in self._stale if partition.topic not in topics}
         except KafkaError as error:
             self._report(error)
         finally:
@@ -203,7 +204,7 @@ class Fetcher:
             state.leader_epoch = known.leader_epoch
         except KafkaError as error:
             self._pause(state)
-            self._mistrust(state.partition.topic)
+            self._mistrust(state.partition)
             self._report(error)
             place = None
         except BaseException:
@@ -233,10 +234,10 @@ class Fetcher:
     def _pause(self, state: PartitionState, pause_ms: float = BACKOFF_MS * 2) -> None:
         state.retry_at = self._loop.time() + pause_ms / 1000
 
-    def _mistrust(self, topic: str) -> None:
-        """Ask anew who leads a topic's partitions."""
-        self._stale.add(topic)
-        self._cluster.forget(topic)
+    def _mistrust(self, partition: TopicPartition) -> None:
+        """Ask anew who leads a partition; others of its topic are read on meanwhile."""
+        self._stale.add(partition)
+        self._cluster.forget(partition.topic)
 
     # ---------------------------------------------------------------- one Fetch
 
@@ -249,12 +250,14 @@ class Fetcher:
             return
         except KafkaError as error:
             session.reset()
+            if isinstance(error, RequestTimedOut):
+                self._cluster.hang_up(node)  # or it would be asked who leads instead
             self._failures[node] += 1
             pause_ms = min(BACKOFF_MS * 2 ** min(self._failures[node], 8), MAX_BACKOFF_MS)
             for state in flight.wanted:
                 self._pause(state, pause_ms)
                 state.preferred_replica = -1
-                self._mistrust(state.partition.topic)
+                self._mistrust(state.partition)
             self._report(error)
             return
         except BaseException:
@@ -314,7 +317,7 @@ class Fetcher:
             state.preferred_until = self._loop.time() + self._options.metadata_max_age_ms / 1000
             if part.preferred_read_replica not in self._cluster.metadata.nodes:  # it came after we asked
                 self._pause(state)
-                self._mistrust(state.partition.topic)
+                self._mistrust(state.partition)
         if not part.records:
             return
         view = memoryview(part.records)
@@ -361,7 +364,7 @@ class Fetcher:
         elif not isinstance(error, OffsetOutOfRange):
             state.preferred_replica = -1
             self._pause(state)
-            self._mistrust(state.partition.topic)
+            self._mistrust(state.partition)
             self._report(error)
         elif state.preferred_replica >= 0:
             state.preferred_replica = -1  # the leader may have what this replica has not
