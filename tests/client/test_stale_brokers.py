@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from millstream import AsyncAdmin, AsyncConsumer, AsyncProducer, TopicPartition
+from millstream.client.cluster import Cluster
+from millstream.client.deadline import Deadline
 from millstream.errors import NotController, NotCoordinator, NotLeaderOrFollower
 from millstream.protocol.frame import RequestHeader
 from millstream.protocol.messages import (
@@ -127,5 +129,23 @@ def test_another_broker_is_asked(work: Callable[[str], Awaitable[None]]) -> None
         async with scripted_broker(old.answer) as first, scripted_broker(new.answer) as second:
             old.brokers = new.brokers = [first, second]
             await work(f"127.0.0.1:{first.port}")
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_a_broker_that_is_asked_is_asked_again_until_it_errs() -> None:
+    """Brokers learn of a change one after the other: what one has told, another may not know yet."""
+
+    async def main() -> None:
+        told = [Believer(number, number, is_wrong=False) for number in range(2)]
+        async with scripted_broker(told[0].answer) as first, scripted_broker(told[1].answer) as second:
+            for each in told:
+                each.brokers = [first, second]
+            async with Cluster(f"127.0.0.1:{first.port}") as cluster:
+                deadline = Deadline(20_000)
+                while (await cluster.refresh(["t"], deadline)).controller_id == 0:
+                    cluster.doubt()
+                for _ in range(10):
+                    assert (await cluster.refresh(["t"], deadline)).controller_id == 1
 
     asyncio.run(asyncio.wait_for(main(), 30))

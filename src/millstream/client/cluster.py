@@ -163,10 +163,10 @@ class Cluster:
             others = [address for address in found if address != doubted]
             if others:
                 self._source = others[self._random.randrange(len(others))]
-                return found[self._source]
-        for address, connection in found.items():
-            self._source = address
-            return connection
+        if self._source not in found:
+            self._source = next(iter(found), None)
+        if self._source is not None:  # the same one again: another may not know yet what this one has told
+            return found[self._source]
         known = [(node.host, node.port) for node in self.metadata.nodes.values()]
         self._random.shuffle(known)
         failures: list[str] = []
