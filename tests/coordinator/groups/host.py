@@ -6,7 +6,7 @@ machine alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, TypeVar
 
@@ -126,13 +126,18 @@ class Host:
         self.markers[len(self.log) - 1] = (producer, is_commit)
         self.shard.replay_end(producer, is_commit)
 
-    def replayed(self) -> GroupShard:
-        """A fresh shard that has read the log, not yet serving."""
+    def replayed(self, thin_from: int | None = None) -> GroupShard:
+        """A fresh shard that has read the log, not yet serving.
+
+        From `thin_from` on it is read as a broker reads it: of entries that follow each other outside of
+        transactions, and have the same key, only the last is there.
+        """
         shard = self._make()
+        left_out = _left_out(self.log, len(self.log) if thin_from is None else thin_from)
         for offset, (entry, producer) in enumerate(self.log):
             if offset in self.markers:
                 shard.replay_end(*self.markers[offset])
-            else:
+            elif offset not in left_out:
                 shard.replay(entry, producer, offset)
         return shard
 
@@ -141,7 +146,7 @@ class Host:
         self._timers.clear()
         self.shard.unloaded(error)
         self._timers.clear()
-        self.shard = self.replayed()
+        self.shard = self.replayed(len(self.log) // 2)
         list(self.shard.prepare())
         self.shard.loaded()
         self.run_timers()
@@ -274,6 +279,20 @@ def promised(response: T | Promise[T]) -> Promise[T]:
     promise: Promise[T] = Promise()
     promise.keep(response)
     return promise
+
+
+def _left_out(log: Sequence[tuple[Entry, Producer | None]], start: int) -> set[int]:
+    """The places in a log, from `start` on, whose keys have later entries before the next transaction's."""
+    left_out: set[int] = set()
+    latest: dict[bytes, int] = {}
+    for offset, (entry, producer) in enumerate(log[start:], start):
+        if producer is not None:
+            latest.clear()
+            continue
+        if entry.key in latest:
+            left_out.add(latest[entry.key])
+        latest[entry.key] = offset
+    return left_out
 
 
 def error_of(promise: Promise[Any]) -> int:

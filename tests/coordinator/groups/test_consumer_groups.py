@@ -524,3 +524,20 @@ def test_a_member_joins_without_any_topic() -> None:
     assert host.beat(request).error_code == 0
     request.subscribed_topic_regex = None
     assert host.beat(request).error_code == 42
+
+
+def test_who_has_what_is_known_from_a_log_that_is_read_in_parts() -> None:
+    """What a member gave up is left out where it says something later; it is not taken for its own again."""
+    host = ConsumerHost(t=4)
+    a, b = Consumer(host, "a", "t"), Consumer(host, "b", "t")
+    a.step()
+    begun = len(host.log)
+    settle(a, b)
+    a.subscribe("t", "u")
+    a.step()
+    assert len(b.reads) == 2
+    shard = host.replayed(thin_from=begun)
+    list(shard.prepare())
+    read = shard.consumer.groups["g"]
+    assert read.members == host.group().members
+    assert read.owners == host.group().owners

@@ -173,6 +173,24 @@ class ConsumerGroup:
             self._forget(former)
             self._subscribed = None
 
+    def loaded(self) -> None:
+        """All of the log has been replayed: find out anew who has what.
+
+        A log need not hold every entry that was ever written. So a member may have been replayed, for a
+        while, with partitions that it had given up and that somebody else got meanwhile.
+        """
+        self.instances = {
+            member.instance_id: member_id
+            for member_id, member in self.members.items()
+            if member.instance_id is not None
+        }
+        self.owners = {
+            partition: member_id
+            for member_id, member in self.members.items()
+            for held in (member.assigned, member.revoking)
+            for partition in _each(held)
+        }
+
     def put_regex(self, regex: str, matched: Matched | None) -> None:
         if matched is None:
             self.regexes.pop(regex, None)

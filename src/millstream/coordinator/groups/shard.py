@@ -296,12 +296,13 @@ class GroupShard:
                 del self.groups[group_id]
             self._watcher.group_changed(group_id)
             yield
-        for group_id in self.consumer.groups:
+        for group_id, group in self.consumer.groups.items():
+            group.loaded()
             self._note_emptiness(group_id)
             self._watcher.group_changed(group_id)
             yield
-        for group, place in self._recent:
-            self._watcher.offset_changed(group, place)
+        for owner, place in self._recent:
+            self._watcher.offset_changed(owner, place)
             yield
 
     def loaded(self) -> None:
