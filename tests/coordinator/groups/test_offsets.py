@@ -290,6 +290,16 @@ def test_a_topic_s_end_takes_nothing_from_a_transaction_in_the_topic_made_anew()
     assert offset(host) == 1
 
 
+def test_a_deleted_offset_is_not_brought_back_by_a_transaction_that_was_open() -> None:
+    host = Host()
+    commit_pending(host)
+    host.apply(host.shard.commits.delete("g", [T0, T1]))
+    host.end_transaction(Producer(1, 0), is_commit=True)
+    assert offset(host) is None
+    host.reload(NotCoordinator())
+    assert offset(host) is None
+
+
 def test_a_transactional_commit_checks_the_member() -> None:
     host = Host()
     caller = member(host)

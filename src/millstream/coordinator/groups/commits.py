@@ -175,7 +175,8 @@ class Commits:
     # Removing
 
     def delete(self, group_id: str, partitions: Iterable[TopicPartition]) -> Result[Errors]:
-        """Forget positions in topics that no member is subscribed to (KIP-496)."""
+        """Forget positions in topics that no member is subscribed to (KIP-496), and those that open
+        transactions would bring there."""
         group = self._find(group_id)
         if group is None:
             raise GroupIdNotFound
@@ -183,10 +184,11 @@ class Commits:
             raise NonEmptyGroup
         errors: Errors = {}
         entries: list[Entry] = []
+        known = set(self.all_partitions(group_id))
         for partition in partitions:
             if not group.is_empty and group.reads(partition.topic):
                 errors[partition] = GroupSubscribedToTopic.code
-            elif self._offsets.get(group_id, partition) is not None:
+            elif partition in known:
                 entries.append(offset_tombstone(group_id, partition))
         return Result(errors, entries)
 
