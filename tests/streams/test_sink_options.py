@@ -8,13 +8,14 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
+from millstream.client.producer_settings import ProducerSettings
 from millstream.errors import MillstreamError
 from millstream.streams.datasource import MillstreamSource
 from millstream.streams.options import BadOption
 from millstream.streams.sink import BatchWriter, StreamWriter
 from millstream.streams.sink_columns import RECORD_COLUMNS, by_topic
 from millstream.streams.sink_errors import BadRow
-from millstream.streams.sink_options import FORBIDDEN, KNOWN, SETTINGS
+from millstream.streams.sink_options import FORBIDDEN, KNOWN, SETTINGS, sink_options
 
 pytestmark = [pytest.mark.java, pytest.mark.usefixtures("spark")]  # which parses the schemas
 
@@ -77,6 +78,7 @@ def test_columns_that_cannot(columns: str, message: str) -> None:
         ({"kafka.value.serializer": "x"}, "cast the columns instead"),
         ({"kafka.interceptor.classes": "x"}, "option kafka.interceptor.classes cannot be set on a sink"),
         ({"kafka.transactional.id": "x"}, "the sink makes its own"),
+        ({"kafka.partitioner.class": "x"}, "name each row's partition in a column partition"),
         ({"kafka.linger.ms": "soon"}, "option kafka.linger.ms=soon cannot be used"),
         ({"kafka.compresion.type": "lz4"}, "did you mean kafka.compression.type?"),
         ({"kafka.compression.type": "rar"}, "compression is none, gzip, snappy, lz4 or zstd, not 'rar'"),
@@ -88,6 +90,21 @@ def test_options_that_cannot_be_used(options: dict[str, str], message: str) -> N
     with pytest.raises(MillstreamError, match=message) as raised:
         StreamWriter({**OPTIONS, **options}, schema("value string"))
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "sizes"),
+    [
+        ({}, (32 << 20, 1 << 20, 64 << 10)),
+        ({"kafka.batch.size": "2000000"}, (32 << 20, 1 << 20, 1 << 20)),
+        ({"kafka.max.request.size": "67108864"}, (64 << 20, 64 << 20, 64 << 10)),
+        ({"kafka.buffer.memory": "50000"}, (50_000, 50_000, 50_000)),
+        ({"kafka.buffer.memory": "500", "kafka.max.request.size": "1000"}, (500, 500, 500)),
+    ],
+)
+def test_sizes_that_kafka_takes(options: dict[str, str], sizes: tuple[int, int, int]) -> None:
+    found = ProducerSettings(**sink_options({**OPTIONS, **options}).producer)
+    assert (found.buffer_bytes, found.max_request_bytes, found.batch_bytes) == sizes
 
 
 def test_a_topic_is_needed_once() -> None:

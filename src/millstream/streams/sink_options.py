@@ -58,6 +58,7 @@ FORBIDDEN = {
     "key.serializer": _OURS,
     "value.serializer": _OURS,
     "interceptor.classes": "Java's interceptors cannot run here",
+    "partitioner.class": "no Java runs here; name each row's partition in a column partition",
     "transactional.id": "the sink makes its own, from the query, the partition and the attempt",
 }
 
@@ -82,6 +83,25 @@ class SinkOptions:
         return int(self.producer.get("delivery_timeout_ms", ProducerSettings().delivery_timeout_ms))
 
 
+def fitting(producer: dict[str, Any]) -> dict[str, Any]:
+    """Sizes that go together: Kafka's producers take any, so a query that moves over may have any.
+
+    A buffer that is given holds the largest request, else it is made to; no batch is larger than a request.
+    """
+    usual = ProducerSettings()
+    buffer_bytes = producer.get("buffer_bytes", usual.buffer_bytes)
+    request_bytes = producer.get("max_request_bytes", usual.max_request_bytes)
+    batch_bytes = producer.get("batch_bytes", usual.batch_bytes)
+    if "buffer_bytes" in producer:
+        request_bytes = min(request_bytes, buffer_bytes)
+    sizes = {
+        "buffer_bytes": max(buffer_bytes, request_bytes),
+        "max_request_bytes": request_bytes,
+        "batch_bytes": min(batch_bytes, request_bytes),
+    }
+    return producer | {name: size for name, size in sizes.items() if size != getattr(usual, name)}
+
+
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Read a sink's options; BadOption says what is wrong with one."""
     check_names(options, KNOWN, "sink")
@@ -89,7 +109,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     topic = get(options, "topic")
     if topic == "":
         raise BadOption('option topic is empty: write .option("topic", "NAME"), or leave it out')
-    producer = client_settings(options, SETTINGS, FORBIDDEN, "sink")
+    producer = fitting(client_settings(options, SETTINGS, FORBIDDEN, "sink"))
     is_exactly_once = guarantee == EXACTLY_ONCE
     if is_exactly_once and (
         producer.get("acks", "all") not in ("all", -1) or producer.get("idempotent") is False
