@@ -13,6 +13,7 @@ import pytest
 from millstream import AsyncProducer, Producer
 from millstream.client.offsets import READ_COMMITTED
 from millstream.client.producer_columns import DeliveredRange
+from millstream.client.producer_rows import ArrowRows, arrow_rows
 from millstream.client.transactions_client import NoTransaction
 from millstream.errors import MessageTooLarge, UnknownTopicOrPartition
 from millstream.protocol.batch import murmur2
@@ -145,6 +146,14 @@ def test_what_else_a_table_can_have(either_bootstrap: str, topic: Make) -> None:
     found = records_in(either_bootstrap, name, 3)
     assert [[record.value for record in part] for part in found] == [[b"b"], [b"one"], [b"a", b"c"]]
     assert [record.headers for record in found[2]] == [(("h", b"1"),), ()]
+
+
+def test_a_column_without_any_headers_makes_no_objects_of_rows() -> None:
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    for headers, is_columns in (([None, None], True), ([None, [{"key": "h", "value": b"1"}]], False)):
+        batch = pa.record_batch({"value": [b"a", b"b"], "headers": pa.array(headers, kind)})
+        (rows,) = arrow_rows(batch)
+        assert isinstance(rows, ArrowRows) is is_columns
 
 
 @pytest.mark.parametrize("with_headers", [False, True])

@@ -190,7 +190,7 @@ def _rows_of(batch: pa.RecordBatch, pa: Any) -> Rows:
     if times is not None and times.null_count:
         raise ValueError("a column of timestamps without nulls is needed")
     values, keys = columns["value"], columns.get("key")
-    if "headers" in columns:
+    if "headers" in columns and columns["headers"].null_count < batch.num_rows:
         headers = [_headers(each) for each in columns["headers"].to_pylist()]
         stamps = None if times is None else times.to_pylist()
         return ListRows(_list(values, pa), _list(keys, pa), stamps, headers, partitions)
