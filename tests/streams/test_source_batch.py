@@ -273,6 +273,20 @@ def test_the_brokers_time_is_told_from_the_producers(
     assert row["timestamp"].year > 2000
 
 
+def test_times_beyond_those_of_spark_are_its_last_and_first(
+    broker: Broker, producer: Producer, new_name: Name
+) -> None:
+    configs = {f"message.timestamp.{side}.max.ms": str(2**63 - 1) for side in ("before", "after")}
+    topic = broker.create_topic(new_name("far"), 1, configs=configs)
+    for far in (2**62, 1000):
+        send(producer, topic, [far], timestamp_ms=far)
+    reader = BatchReader(options_for(broker, topic))
+    times = [
+        time for piece in reader.partitions() for batch in reader.read(piece) for time in batch["timestamp"]
+    ]
+    assert [time.value for time in times] == [(2**63 - 1) // 1000 * 1000, 1_000_000]
+
+
 def test_a_reader_that_leaves_early_keeps_nobody_from_reading(
     broker: Broker, producer: Producer, topic: str
 ) -> None:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import pyarrow
 
 
+MOST_MILLIS = (2**63 - 1) // 1000
+
+
 class SparkColumns:
     """Makes record batches of one partition with exactly the given schema, whose fields are its columns.
 
@@ -74,7 +77,13 @@ def _numbers(kind: Any, values: memoryview) -> Any:
 
 
 def _micros(kind: Any, millis: memoryview) -> Any:
-    return pc.multiply(_numbers(pa.int64(), millis), 1000).view(kind)
+    """Times that are too far for Spark, as producers may send them, are the first or last it has."""
+    times = _numbers(pa.int64(), millis)
+    try:
+        return pc.multiply_checked(times, 1000).view(kind)
+    except pa.ArrowInvalid:
+        bounded = pc.max_element_wise(pc.min_element_wise(times, MOST_MILLIS), -MOST_MILLIS)
+        return pc.multiply(bounded, 1000).view(kind)
 
 
 def _headers(columns: Columns, kind: Any) -> Any:
