@@ -139,6 +139,8 @@ def test_what_an_app_cannot_be_is_said(spark: SparkSession) -> None:
         app.stream("in", bad="in")
     with pytest.raises(StreamsError, match="'no schema at all,' is no schema"):
         app.stream("in", value="no schema at all,")
+    with pytest.raises(StreamsError, match=r'a field _key, which is .*: read it with value="string", and'):
+        app.stream("in", value="_key STRING, _id INT")
     made = spark.range(1)
     app.to("out", made)
     with pytest.raises(StreamsError, match=r"calls to\(\) outside of a function; put what it does into one"):

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from millstream.streams import StreamsError, deduplicate, join_table, join_tables, latest
+from millstream.streams.changes import changes
 from millstream.streams.outputs import by_topic, output
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -147,3 +148,14 @@ def test_what_cannot_be_joined_is_said(spark: SparkSession, cities: DataFrame) -
         join_tables(cities, cities, on="city", how="full")  # type: ignore[arg-type]
     with pytest.raises(StreamsError, match="needs a column _timestamp"):
         latest(cities.drop("_timestamp"), key="city")
+
+
+def test_names_with_dots_are_names(spark: SparkSession) -> None:
+    columns = "`host.name` STRING, `geo.city` STRING, ms INT, _timestamp TIMESTAMP"
+    frame = spark.createDataFrame([("a", "Oslo", 7, at(0))], columns)
+    made = output("out", frame, key=["host.name", "geo.city"], value=None, mode=None)
+    (record,) = made.records.collect()
+    assert bytes(record["key"]) == b'{"host.name":"a","geo.city":"Oslo"}'
+    assert bytes(record["value"]) == b'{"host.name":"a","geo.city":"Oslo","ms":7}'
+    assert changes(frame, ["host.name"], 0, "latest").collect()[0]["k"] == '{"host.name":"a"}'
+    assert deduplicate(frame, by="host.name").count() == 1

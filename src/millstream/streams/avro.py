@@ -27,7 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from millstream.streams.columns import of_value
+from millstream.streams.columns import column, of_value
 from millstream.streams.problems import StreamsError
 from millstream.streams.values import Format
 
@@ -95,7 +95,7 @@ class Avro(Format):
         missing = [name for name in self.schema.names if name not in names]
         if missing:
             raise StreamsError(f"the Avro schema has a field {missing[0]}, and there are {', '.join(names)}")
-        return F.udf(_writer(self.avro), BinaryType())(F.struct(*self.schema.names))
+        return F.udf(_writer(self.avro), BinaryType())(F.struct(*map(column, self.schema.names)))
 
 
 def _reader(schema: Any, names: list[str], skipped: int) -> Callable[..., Any]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import ByteType, IntegerType, LongType, ShortType, StructType
 
-from millstream.streams.columns import DELETED, OFFSET, PARTITION, TIMESTAMP
+from millstream.streams.columns import DELETED, OFFSET, PARTITION, TIMESTAMP, column
 from millstream.streams.problems import StreamsError
 
 if TYPE_CHECKING:
@@ -49,14 +49,14 @@ def changes(frame: DataFrame, key: Sequence[str], side: int, verb: str) -> DataF
         return F.coalesce(F.col(name), other) if name in frame.columns else other
 
     return frame.select(
-        F.to_json(F.struct(*key), JSON).alias("k"),
+        F.to_json(F.struct(*map(column, key)), JSON).alias("k"),
         F.lit(side).alias("side"),
         F.unix_micros(TIMESTAMP).alias("at"),
         own(PARTITION, F.lit(0)).alias("partition"),
         own(OFFSET, F.lit(0).cast("long")).alias("offset"),
         own(DELETED, F.lit(False)).alias("deleted"),
-        F.to_json(F.struct(*[F.col(f"`{name}`") for name in frame.columns]), JSON).alias("row"),
-        F.greatest(F.lit(False), *[F.col(name).isNull() for name in key]).alias("keyless"),
+        F.to_json(F.struct(*[column(name) for name in frame.columns]), JSON).alias("row"),
+        F.greatest(F.lit(False), *[column(name).isNull() for name in key]).alias("keyless"),
     )
 
 

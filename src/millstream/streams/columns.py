@@ -5,6 +5,8 @@ A record's own columns begin with an underscore, so that they never meet a field
 
 from __future__ import annotations
 
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -38,6 +40,11 @@ RAW = (
     .add("headers", ArrayType(StructType().add("key", StringType()).add("value", BinaryType())))
 )
 """What a source gives, and what a sink takes key, value, topic and headers from."""
+
+
+def column(name: str) -> Column:
+    """The column of this name, also where that has dots, which else would mean a field of a field."""
+    return F.col("`{}`".format(name.replace("`", "``")))
 
 
 def of_value(names: list[str]) -> list[str]:

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.window import Window
 
 from millstream.streams.changes import WATERMARK, names, require
-from millstream.streams.columns import OFFSET, PARTITION, TIMESTAMP
+from millstream.streams.columns import OFFSET, PARTITION, TIMESTAMP, column
 from millstream.streams.problems import StreamsError
 
 if TYPE_CHECKING:
@@ -48,14 +48,15 @@ def deduplicate(
 
 
 def _of_batch(frame: DataFrame, columns: list[str], within: str | None, time: str) -> DataFrame:
-    place = [name for name in (time, PARTITION, OFFSET) if name in frame.columns]
+    by = [column(name) for name in columns]
+    place = [column(name) for name in (time, PARTITION, OFFSET) if name in frame.columns]
     if within is not None:
         apart = timedelta(milliseconds=_milliseconds(frame, within))
-        in_order = frame.repartition(*columns).sortWithinPartitions(*columns, *place)
+        in_order = frame.repartition(*by).sortWithinPartitions(*by, *place)
         return in_order.mapInArrow(_Apart(columns, time, apart), frame.schema)
     if not place:
         return frame.dropDuplicates(columns)
-    rows = Window.partitionBy(*columns).orderBy(*place)
+    rows = Window.partitionBy(*by).orderBy(*place)
     return frame.withColumn("_nth", F.row_number().over(rows)).where("_nth = 1").drop("_nth")
 
 

@@ -9,7 +9,17 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import StructType
 
 from millstream.streams.changes import JSON
-from millstream.streams.columns import DELETED, HEADERS, KEY, OFFSET, PARTITION, TIMESTAMP, TOPIC
+from millstream.streams.columns import (
+    DELETED,
+    HEADERS,
+    KEY,
+    OFFSET,
+    PARTITION,
+    RECORD,
+    TIMESTAMP,
+    TOPIC,
+    column,
+)
 from millstream.streams.problems import StreamsError
 from millstream.streams.values import Format, Plain
 
@@ -32,6 +42,11 @@ def rows(
     A record without a value is a deletion to a table. To a stream it is nothing, unless its value is taken
     as it stands.
     """
+    if clashes := sorted({*form.schema.names} & {*RECORD}):
+        raise StreamsError(
+            f"the value has a field {clashes[0]}, which is the name of a column of the record: read it with "
+            'value="string", and its fields with Spark\'s from_json under other names'
+        )
     if key not in KEYS:
         raise StreamsError(f"a record's key is read as {' or '.join(KEYS)}, not {key!r}")
     if not is_table and not isinstance(form, Plain):
@@ -80,12 +95,12 @@ def with_table_key(frame: DataFrame, key: Sequence[str], schema: StructType) -> 
         if name not in schema.names:
             return frame.withColumn(name, F.col(KEY))
         own = F.col(KEY).cast("string").try_cast(schema[name].dataType)
-        return frame.withColumn(name, F.coalesce(F.col(name), own))
+        return frame.withColumn(name, F.coalesce(column(name), own))
     missing = [name for name in key if name not in schema.names]
     if missing:
         raise StreamsError(f"key={missing[0]}: there is no such field in {schema.simpleString()}")
     of_key = F.from_json(F.col(KEY).cast("string"), StructType([schema[name] for name in key]), JSON)
-    return frame.withColumns({name: F.coalesce(F.col(name), of_key[name]) for name in key})
+    return frame.withColumns({name: F.coalesce(column(name), of_key[name]) for name in key})
 
 
 def _complaint() -> Column:

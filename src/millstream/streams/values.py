@@ -9,7 +9,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from millstream.streams.columns import of_value
+from millstream.streams.columns import column, of_value
 from millstream.streams.problems import StreamsError
 from millstream.streams.schemas import schema_of
 
@@ -54,7 +54,9 @@ class Json(Format):
         names = of_value(frame.columns)
         if not names:
             raise StreamsError("there are no columns to write: a value is made of those without a leading _")
-        return F.to_json(F.struct(*names), {"ignoreNullFields": "false", **self.options}).cast("binary")
+        return F.to_json(F.struct(*map(column, names)), {"ignoreNullFields": "false", **self.options}).cast(
+            "binary"
+        )
 
 
 class Plain(Format):
@@ -95,4 +97,4 @@ def format_for(frame: DataFrame) -> Format:
         kind := frame.schema["value"].dataType, StringType | BinaryType
     ):
         return Plain(is_text=isinstance(kind, StringType))
-    return Json(frame.select(*of_value(frame.columns)).schema)
+    return Json(frame.select(*map(column, of_value(frame.columns))).schema)
