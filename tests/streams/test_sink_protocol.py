@@ -23,6 +23,7 @@ from millstream.errors import KafkaError
 from millstream.streams import sink_failpoints
 from millstream.streams.sink import BatchWriter
 from millstream.streams.sink_commit import Committer, open_attempts
+from millstream.streams.sink_decisions import Decision, Owner
 from millstream.streams.sink_errors import (
     BadRow,
     CheckpointBehind,
@@ -355,6 +356,21 @@ def test_the_last_decision_is_found_among_many_aborted_ones(own_query: Query) ->
     assert own_query.last == (0, True)
     driver.do(1)
     assert own_query.output() == answer(2)
+
+
+def test_a_decision_for_very_many_tasks(query: Query) -> None:
+    places = [(partition, 0, 1_000_000 + partition, 5, 2) for partition in range(60_000)]
+    decision = Decision(0, uuid4().hex, is_done=False, transactions=places)
+
+    async def written() -> Decision | None:
+        async with Cluster(query.bootstrap) as cluster:
+            deadline = Deadline(TIMEOUT_MS)
+            async with Owner(cluster, query.bootstrap, query.id, deadline) as owner:
+                await owner.write(decision)
+            async with Owner(cluster, query.bootstrap, query.id, deadline) as follower:
+                return follower.last
+
+    assert asyncio.run(written()) == decision
 
 
 def test_a_second_write_under_the_same_name_is_refused(own_query: Query) -> None:

@@ -38,6 +38,9 @@ LOOK_BACK = 8
 """How far from the end the last record is looked for at first: markers and aborted records lie between."""
 POLL_MS = 500
 
+MOST_BYTES = 32 << 20
+"""Compressed, a decision for 100,000 tasks is less than the 1 MB that brokers take."""
+
 Place = tuple[int, int, int, int, int]
 """Partition, attempt, producer id, epoch, transaction version."""
 
@@ -158,6 +161,8 @@ class Owner:
             transactional_id=owner_of(query),
             transaction_timeout_ms=OWNER_TIMEOUT_MS,
             linger_ms=0,
+            compression="gzip",
+            max_request_bytes=MOST_BYTES,
             max_block_ms=deadline.remaining_ms,
             auto_create_topics=False,
         )
