@@ -18,12 +18,13 @@ from pyspark.sql.types import StringType, StructField, StructType
 from millstream import Admin
 from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
-from millstream.client.offsets import READ_COMMITTED
+from millstream.client.offsets import LATEST, READ_COMMITTED, list_offsets
 from millstream.errors import KafkaError
+from millstream.model import TopicPartition
 from millstream.streams import sink_failpoints
 from millstream.streams.sink import BatchWriter
 from millstream.streams.sink_commit import Committer, open_attempts
-from millstream.streams.sink_decisions import Decision, Owner
+from millstream.streams.sink_decisions import Decision, Owner, _last_value
 from millstream.streams.sink_errors import (
     BadRow,
     CheckpointBehind,
@@ -432,13 +433,20 @@ def test_a_batch_write_that_is_committed_has_not_failed(new_name: Name) -> None:
 
 async def _ask_while_it_dies(dying: Member, query: Query) -> None:
     """A broker falls silent, and is then gone: those that are left are asked soon, not at the deadline."""
-    async with Cluster(query.bootstrap, request_timeout_ms=200) as cluster:
+    async with (
+        Cluster(query.bootstrap, request_timeout_ms=200) as cluster,
+        Cluster(query.bootstrap, request_timeout_ms=200) as reading,
+    ):
         assert len(await open_attempts(cluster, query.id, Deadline(TIMEOUT_MS))) == TASKS
+        decisions = TopicPartition(topic_of(query.id), 0)
+        (end,) = (await list_offsets(reading, {decisions: LATEST}, Deadline(TIMEOUT_MS))).values()
         dying.pause()
         asyncio.get_running_loop().call_later(0.5, dying.kill)
         await asyncio.wait_for(
             asyncio.gather(
-                open_attempts(cluster, query.id, Deadline(600_000)), ask_max_timeout_ms(query.options)
+                open_attempts(cluster, query.id, Deadline(600_000)),
+                ask_max_timeout_ms(query.options),
+                _last_value(reading, decisions, 0, end.offset, Deadline(600_000)),
             ),
             30,
         )
@@ -455,7 +463,7 @@ def test_a_broker_dies_and_the_query_goes_on(new_name: Name) -> None:
             (decisions,) = admin.describe_topic(topic_of(query.id)).partitions.values()
             assert len(decisions.replicas) == 3
         attempts = driver.tasks(1)
-        dying = cluster[cluster.leader(topic)]
+        dying = cluster[cluster.leader(topic_of(query.id))]
         asyncio.run(_ask_while_it_dies(dying, query))
         driver.commit(1, attempts)
         driver.do(2)

@@ -23,7 +23,13 @@ from millstream.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNC
 from millstream.client.producer import AsyncProducer
 from millstream.client.producer_identity import HandedOver
 from millstream.client.topics import create_topic, delete_topic
-from millstream.errors import LeaderNotAvailable, RequestTimedOut, TopicAlreadyExists, UnknownTopicOrPartition
+from millstream.errors import (
+    KafkaError,
+    LeaderNotAvailable,
+    RequestTimedOut,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
 from millstream.model import TopicPartition
 from millstream.protocol.columns import decode_columns
 from millstream.streams.reading.fetching import Fetched, fetch
@@ -109,9 +115,9 @@ async def _last_value(
     last, position = None, start
 
     async def attempt() -> Fetched:
-        leader = await cluster.leader(*partition, deadline)
-        fetched = (
-            await fetch(
+        try:
+            leader = await cluster.leader(*partition, deadline)
+            (fetched,) = await fetch(
                 cluster,
                 leader.id,
                 {partition: position},
@@ -119,10 +125,11 @@ async def _last_value(
                 limits=FetchLimits(max_wait_ms=POLL_MS),
                 isolation_level=READ_COMMITTED,
             )
-        )[0]
-        if fetched.error is not None:
-            cluster.forget(partition.topic)
-            raise fetched.error
+            if fetched.error is not None:
+                raise fetched.error
+        except KafkaError:
+            cluster.forget(partition.topic)  # it may be led elsewhere by now
+            raise
         return fetched
 
     while position < end:
