@@ -22,6 +22,7 @@ from millstream.protocol.messages import (
 )
 from millstream.protocol.record import Record
 from millstream.registry.memory import MemoryRegistry, MemoryTree
+from millstream.storage.disk import Disk
 from tests.cluster.nodes import until
 
 __all__ = ["Brokers", "run", "until"]
@@ -40,6 +41,8 @@ class Brokers:
         self.settings = {name.replace("_", "."): value for name, value in settings.items()}
         self.ids = range(1, count + 1)
         self.running: dict[int, Broker] = {}
+        self.disks: dict[int, Disk] = {}
+        """Those that are not the machine's own."""
         self.registries: dict[int, MemoryRegistry] = {}
         self._links: dict[int, Connection] = {}
 
@@ -57,7 +60,7 @@ class Brokers:
                 **{name.replace("_", "."): value for name, value in settings.items()},
             }
             registry = self.registries[number] = MemoryRegistry(self.tree)
-            broker = Broker(BrokerConfig(own), registry=registry)
+            broker = Broker(BrokerConfig(own), registry=registry, disk=self.disks.get(number))
             await broker.start()
             self.running[number] = broker
 

@@ -36,6 +36,8 @@ PAUSE_S = 0.02
 MAX_PAUSE_S = 0.5
 START_QUIET_S = 5.0
 """How often a start that waits says so."""
+AGAIN_S = 3.0
+"""How long after replicas could not be held that is tried again: a disk may have room by then."""
 
 
 class _Gap(Exception):
@@ -56,6 +58,10 @@ class ClusterState:
         """Topics that the controller knows by name alone. What is held of them stays as it is."""
         self._undeleted: set[UUID] = set()
         """Deleted topics of which it was said that something of them is left here."""
+        self._unheld: set[UUID] = set()
+        """Topics of which it was said that not all that belongs here can be held."""
+        self._again_at = float("inf")
+        """When everything is asked for again on their account: else nobody may tell of them any more."""
         self._refused: tuple[dict[str, str], dict[str, str]] | None = None
         """The configurations that were last told and are not valid here."""
         self._task: asyncio.Task[None] | None = None
@@ -119,6 +125,8 @@ class ClusterState:
                 await self._apply(response)
                 self._heard_at = loop.time()
                 self._as_of = asked_at
+                if self._heard_at >= self._again_at:
+                    self._sequence = -1
             except _Gap as error:
                 log.info("asking the controller for everything: %s", error)
                 self._sequence = -1
@@ -226,6 +234,8 @@ class ClusterState:
         for name, topic_id in deleted_in(response):
             await self._delete(name, topic_id)
             self._check_term(terms)
+        if response.is_full:
+            self._again_at = float("inf")
         if self._is_first:  # nobody asks yet, and what is led first may have to do with what comes last
             metadata.put(topic for topic, _ in merged)
         for topic, change in merged:
@@ -271,13 +281,18 @@ class ClusterState:
         try:
             is_new = not self._is_first and topic.name not in self.unreadable
             await broker.replicas.apply(topic, sorted(change.partitions), is_new=is_new)
+            self._unheld.discard(topic.topic_id)
         except KafkaError as error:
-            log.error("partitions of %s cannot be held: %s", topic.name, error.message)
+            if topic.topic_id not in self._unheld:
+                self._unheld.add(topic.topic_id)
+                log.error("partitions of %s cannot be held: %s", topic.name, error.message)
+            self._again_at = min(self._again_at, asyncio.get_running_loop().time() + AGAIN_S)
         if known != topic:
             broker.metadata.put([topic])
 
     async def _delete(self, name: str, topic_id: UUID) -> None:
         broker = self._broker
+        self._unheld.discard(topic_id)
         known = broker.metadata.find_by_id(topic_id)
         if known is not None:
             broker.metadata.remove(name)
