@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -17,7 +18,13 @@ T = TypeVar("T")
 
 def all_cores() -> ProcessPoolExecutor:
     """A process for each core, which takes only what tests beside it leave: they have deadlines to meet."""
-    return ProcessPoolExecutor(os.cpu_count(), initializer=os.nice, initargs=(19,))
+    return ProcessPoolExecutor(os.cpu_count(), initializer=_begin)
+
+
+def _begin() -> None:
+    os.nice(19)
+    # Those of the test that forked this process would keep each message, and all that an error holds.
+    logging.getLogger().handlers.clear()
 
 
 def run_seeds(simulate: Callable[[int], T], seeds: Iterable[int]) -> list[T]:
