@@ -14,6 +14,7 @@ from millstream.config.log import LogConfig
 from millstream.errors import KafkaStorageError
 from millstream.model import NO_UUID, TopicPartition
 from millstream.protocol.batch import ControlMarker, encode_marker
+from millstream.storage.log import Log
 from millstream.storage.log_dir import LogDirInUse
 from millstream.storage.meta_properties import WrongLogDir, decode_uuid, encode_uuid
 from millstream.storage.store import NoLogDir, Store
@@ -121,6 +122,20 @@ def test_indexes_that_a_power_loss_took_after_a_flush_and_a_roll_are_derived_aga
     store.close()
 
 
+def latest_without_indexes(world: World, log: Log) -> int:
+    """The first segment's largest timestamp, once a power loss took its indexes, which were never flushed."""
+    for suffix in (".index", ".timeindex"):
+        path = Path(log.folder, f"{0:020d}{suffix}")
+        assert str(path) not in world.disk.synced
+        path.write_bytes(b"")
+    store = world.store()
+    found = store.get(PARTITION, TOPIC_ID)
+    assert found is not None
+    latest = found.segments.first.max_timestamp
+    store.close()
+    return latest
+
+
 def test_indexes_that_recovery_made_and_a_power_loss_took_are_derived_again(world: World) -> None:
     """They were durable at the clean stop, whose recovery point is still the one that is written down."""
     store = world.store()
@@ -134,15 +149,7 @@ def test_indexes_that_recovery_made_and_a_power_loss_took_are_derived_again(worl
     assert found is not None
     found.roll()
     store.close(clean=False)
-    for suffix in (".index", ".timeindex"):
-        path = Path(log.folder, f"{0:020d}{suffix}")
-        assert str(path) not in world.disk.synced
-        path.write_bytes(b"")
-    store = world.store()
-    found = store.get(PARTITION, TOPIC_ID)
-    assert found is not None
-    assert found.segments.first.max_timestamp == NOW_MS + 40
-    store.close()
+    assert latest_without_indexes(world, log) == NOW_MS + 40
 
 
 def test_indexes_that_a_power_loss_took_after_a_cut_and_a_roll_are_derived_again(world: World) -> None:
@@ -157,15 +164,7 @@ def test_indexes_that_a_power_loss_took_after_a_cut_and_a_roll_are_derived_again
     world.disk.synced.clear()
     log.roll()
     store.close(clean=False)
-    for suffix in (".index", ".timeindex"):
-        path = Path(log.folder, f"{0:020d}{suffix}")
-        assert str(path) not in world.disk.synced
-        path.write_bytes(b"")
-    store = world.store()
-    found = store.get(PARTITION, TOPIC_ID)
-    assert found is not None
-    assert found.segments.first.max_timestamp == NOW_MS + 20
-    store.close()
+    assert latest_without_indexes(world, log) == NOW_MS + 20
 
 
 def test_kills_do_not_wear_the_recovery_point_down(world: World) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.background import Background
 from millstream.errors import KafkaError
+from millstream.pauses import Pauses
 
 if TYPE_CHECKING:
     from millstream.broker.server import Broker
@@ -101,11 +102,9 @@ class Housekeeping:
 
 async def in_service(broker: Broker) -> AsyncIterator[Partition]:
     """The partitions that a broker serves, with pauses for other work between them."""
-    loop = asyncio.get_running_loop()
-    pause_at = loop.time() + YIELD_SECONDS
+    pauses = Pauses(YIELD_SECONDS)
     for partition in list(broker.replicas):
         if partition.failure is None:
             yield partition
-        if loop.time() > pause_at:
-            await asyncio.sleep(0)
-            pause_at = loop.time() + YIELD_SECONDS
+        if pauses.is_due:
+            await pauses.take()

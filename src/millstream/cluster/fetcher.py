@@ -26,6 +26,7 @@ from millstream.errors import (
     KafkaStorageError,
     error_for,
 )
+from millstream.pauses import Pauses
 from millstream.protocol.messages import FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
@@ -245,8 +246,7 @@ class Fetcher:
     # Taking what came
 
     async def _take(self, answer: FetchResponse) -> None:
-        loop = asyncio.get_running_loop()
-        pause_at = loop.time() + YIELD_SECONDS
+        pauses = Pauses(YIELD_SECONDS)
         unflushed: list[Following] = []
         for topic in answer.responses:
             for data in topic.partitions:
@@ -256,9 +256,8 @@ class Fetcher:
                 self._take_one(following, data)
                 if following.partition.flushes_before_ack:
                     unflushed.append(following)
-                if loop.time() > pause_at:
-                    await asyncio.sleep(0)
-                    pause_at = loop.time() + YIELD_SECONDS
+                if pauses.is_due:
+                    await pauses.take()
         for following in unflushed:  # the next fetch says that these records are here for good
             partition = following.partition
             await partition.settle_flush()

@@ -30,14 +30,12 @@ from millstream.errors import (
 )
 from millstream.metrics import Metrics, TopicCounters
 from millstream.model import TopicPartition
+from millstream.pauses import Pauses
 from millstream.storage.log import Log
 from millstream.storage.store import Store
 from millstream.storage.threads import Threads
 
 log = logging.getLogger(__name__)
-
-YIELD_SECONDS = 0.01
-"""How long opening or dropping many partitions may hold the loop at a time."""
 
 
 class Replicas:
@@ -174,20 +172,18 @@ class Replicas:
         there either, or if they are to be copied from a leader; else it is held, but offline.
         KafkaStorageError if one could not be made; then it is tried again when the same is said again.
         """
-        loop = asyncio.get_running_loop()
         config = log_config(topic.overrides, self._config)
         held = self._topics.setdefault(topic.name, {})
         self._names[topic.topic_id] = topic.name
         failure: KafkaStorageError | None = None
-        pause_at = loop.time() + YIELD_SECONDS
+        pauses = Pauses()
         for index in range(len(topic.partitions)) if indexes is None else indexes:
             try:
                 self._apply_one(topic, index, held, config, is_new)
             except KafkaStorageError as error:  # the others go on
                 failure = failure or error
-            if loop.time() > pause_at:
-                await asyncio.sleep(0)
-                pause_at = loop.time() + YIELD_SECONDS
+            if pauses.is_due:
+                await pauses.take()
         if failure is not None:
             raise failure
 
@@ -306,7 +302,7 @@ class Replicas:
             self._topics.pop(topic.name, None)
             self._counters.pop(topic.name, None)
             self._metrics.forget_topic(topic.name)
-        pause_at = loop.time() + YIELD_SECONDS
+        pauses = Pauses()
         gone = UnknownTopicOrPartition(f"the topic {topic.name!r} was deleted")
         failure: KafkaStorageError | None = None
         for index in range(len(topic.partitions)):
@@ -320,25 +316,22 @@ class Replicas:
                 self._store.delete(TopicPartition(topic.name, index), topic.topic_id)
             except KafkaStorageError as error:  # the others go on
                 failure = failure or error
-            if loop.time() > pause_at:
-                await asyncio.sleep(0)
-                pause_at = loop.time() + YIELD_SECONDS
+            if pauses.is_due:
+                await pauses.take()
         await loop.run_in_executor(None, self._store.sync_names)
         if failure is not None:
             raise failure
 
     async def prepare(self, topic: Topic) -> None:
         """Make the logs of this broker's partitions that are not held yet; KafkaStorageError if it cannot."""
-        loop = asyncio.get_running_loop()
         config = log_config(topic.overrides, self._config)
         held = self._topics.get(topic.name, {})
-        pause_at = loop.time() + YIELD_SECONDS
+        pauses = Pauses()
         for index, state in enumerate(topic.partitions):
             if self._broker_id in state.replicas and index not in held:
                 self._open(TopicPartition(topic.name, index), topic.topic_id, config, is_new=True)
-            if loop.time() > pause_at:
-                await asyncio.sleep(0)
-                pause_at = loop.time() + YIELD_SECONDS
+            if pauses.is_due:
+                await pauses.take()
 
     def keep_only(self, topic_ids: set[UUID], names: Container[str] = ()) -> None:
         """Give up what is held of other topics than these, and those of these names; their folders stay."""
@@ -384,13 +377,11 @@ class Replicas:
 
     async def check_followers(self) -> None:
         """Propose to go on without followers that lag behind for too long."""
-        loop = asyncio.get_running_loop()
-        pause_at = loop.time() + YIELD_SECONDS
+        pauses = Pauses()
         for partition in self:
             partition.check_followers()
-            if loop.time() > pause_at:
-                await asyncio.sleep(0)
-                pause_at = loop.time() + YIELD_SECONDS
+            if pauses.is_due:
+                await pauses.take()
 
     async def stop(self) -> None:
         """Copy nothing more, and propose nothing more."""

@@ -6,13 +6,13 @@ from functools import partial
 
 from millstream.broker.handlers.groups import ALL_OPERATIONS, group_index
 from millstream.broker.router import Context, handles
-from millstream.broker.turns import Turns
 from millstream.coordinator.groups.consumer_group import ConsumerGroup
 from millstream.coordinator.groups.consumer_member import ConsumerMember, Partitions
 from millstream.coordinator.groups.member import Client
 from millstream.coordinator.groups.shard import GroupShard
 from millstream.coordinator.groups.topics import Topics
 from millstream.errors import GroupIdNotFound, InvalidGroupId, KafkaError
+from millstream.pauses import Pauses
 from millstream.protocol.messages import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -50,9 +50,10 @@ async def consumer_group_describe(
     ctx: Context, req: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
     """v1 tells classic members from those of the consumer protocol (KIP-1099)."""
-    response, turns = ConsumerGroupDescribeResponse(groups=[]), Turns()
+    response, pauses = ConsumerGroupDescribeResponse(groups=[]), Pauses()
     for group_id in req.group_ids:
-        await turns.next()
+        if pauses.is_due:
+            await pauses.take()
         try:
             if not group_id:
                 raise InvalidGroupId("a group's id must not be empty")

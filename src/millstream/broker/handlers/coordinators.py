@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from millstream.broker.coordinators import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from millstream.broker.router import Context, handles
-from millstream.broker.turns import Turns
 from millstream.cluster.metadata import Endpoint
 from millstream.errors import CoordinatorNotAvailable, InvalidRequest, KafkaError
+from millstream.pauses import Pauses
 from millstream.protocol.messages import FindCoordinatorRequest, FindCoordinatorResponse
 
 GROUP = 0
@@ -21,10 +21,11 @@ Coordinator = FindCoordinatorResponse.Coordinator
 async def find_coordinator(ctx: Context, req: FindCoordinatorRequest) -> FindCoordinatorResponse:
     """v1 transactional ids; v3 flexible; v4 many keys at once (KIP-699); v5 and v6 new key types."""
     if ctx.version >= 4:
-        response, turns = FindCoordinatorResponse(coordinators=[]), Turns()
+        response, pauses = FindCoordinatorResponse(coordinators=[]), Pauses()
         for key in req.coordinator_keys:
             response.coordinators.append(await _coordinator(ctx, req.key_type, key))
-            await turns.next()
+            if pauses.is_due:
+                await pauses.take()
         return response
     found = await _coordinator(ctx, req.key_type, req.coordinator_key)
     return FindCoordinatorResponse(

@@ -7,7 +7,6 @@ from uuid import UUID
 
 from millstream.broker.handlers.groups import group_index
 from millstream.broker.router import Context, handles
-from millstream.broker.turns import Turns
 from millstream.coordinator.groups.commits import Caller, Commit, Errors
 from millstream.coordinator.groups.shard import GroupShard
 from millstream.coordinator.promise import Promise
@@ -25,6 +24,7 @@ from millstream.errors import (
     UnstableOffsetCommit,
 )
 from millstream.model import NO_UUID, TopicPartition
+from millstream.pauses import Pauses
 from millstream.protocol.messages import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -195,10 +195,11 @@ async def offset_fetch(ctx: Context, req: OffsetFetchRequest) -> OffsetFetchResp
     group are as of one moment: a transaction may have moved several.
     """
     if ctx.version >= MANY_GROUPS_SINCE:
-        response, turns = OffsetFetchResponse(groups=[]), Turns()
+        response, pauses = OffsetFetchResponse(groups=[]), Pauses()
         for group in req.groups:
             response.groups.append(await _fetch_group(ctx, group, req.require_stable))
-            await turns.next()
+            if pauses.is_due:
+                await pauses.take()
         return response
     topics = req.topics
     group = OffsetFetchRequest.OffsetFetchRequestGroup(

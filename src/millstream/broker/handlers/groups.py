@@ -7,7 +7,6 @@ from functools import partial
 
 from millstream.broker.coordinators import GROUPS_TOPIC
 from millstream.broker.router import Context, handles
-from millstream.broker.turns import Turns
 from millstream.coordinator.entry_format import MAX_TEXT_BYTES, fits
 from millstream.coordinator.groups.classic_group import ClassicGroup, State
 from millstream.coordinator.groups.consumer_group import ConsumerGroup
@@ -25,6 +24,7 @@ from millstream.errors import (
     RecordListTooLarge,
     UnknownServerError,
 )
+from millstream.pauses import Pauses
 from millstream.protocol.messages import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -124,9 +124,10 @@ async def describe_groups(ctx: Context, req: DescribeGroupsRequest) -> DescribeG
     """v3 authorized operations (KIP-430); v4 static members; v5 flexible; v6 a group that does not exist
     is an error, before it was one that is dead (KIP-1043).
     """
-    response, turns = DescribeGroupsResponse(groups=[]), Turns()
+    response, pauses = DescribeGroupsResponse(groups=[]), Pauses()
     for group_id in req.groups:
-        await turns.next()
+        if pauses.is_due:
+            await pauses.take()
         try:
             index = group_index(ctx, group_id)
             group = await ctx.broker.groups.read(index, partial(_described, group_id))
@@ -214,9 +215,10 @@ def _delete(group_id: str, shard: GroupShard) -> Result[None]:
 @handles(DeleteGroupsRequest)
 async def delete_groups(ctx: Context, req: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """v2 flexible. Only groups without members can be deleted; one without a name may have offsets."""
-    response, turns = DeleteGroupsResponse(results=[]), Turns()
+    response, pauses = DeleteGroupsResponse(results=[]), Pauses()
     for group_id in req.groups_names:
-        await turns.next()
+        if pauses.is_due:
+            await pauses.take()
         result = DeleteGroupsResponse.DeletableGroupResult(group_id=group_id)
         response.results.append(result)
         try:

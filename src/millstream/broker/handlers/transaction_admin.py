@@ -8,7 +8,6 @@ from collections.abc import Callable
 from millstream.broker.group_topics import match_topics
 from millstream.broker.handlers.transactions import transaction_index
 from millstream.broker.router import Context, handles
-from millstream.broker.turns import Turns
 from millstream.coordinator.transactions.shard import TransactionShard
 from millstream.coordinator.transactions.transaction import LABELS, NO_EPOCH, NO_PRODUCER_ID, Transaction
 from millstream.errors import (
@@ -16,6 +15,7 @@ from millstream.errors import (
     KafkaError,
     TransactionalIdNotFound,
 )
+from millstream.pauses import Pauses
 from millstream.protocol.messages import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -32,10 +32,11 @@ async def describe_transactions(
     ctx: Context, req: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
     """v0 (KIP-664)."""
-    response, turns = DescribeTransactionsResponse(transaction_states=[]), Turns()
+    response, pauses = DescribeTransactionsResponse(transaction_states=[]), Pauses()
     for transactional_id in req.transactional_ids:
         response.transaction_states.append(await _describe(ctx, transactional_id))
-        await turns.next()
+        if pauses.is_due:
+            await pauses.take()
     return response
 
 

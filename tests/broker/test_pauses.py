@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from millstream.broker import turns
+from millstream import pauses
 from millstream.broker.coordinators import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from millstream.broker.handlers.consumer_groups import consumer_group_describe
 from millstream.broker.handlers.coordinators import find_coordinator
@@ -51,7 +51,7 @@ LONG: list[tuple[Callable[[Context, Any], Any], int, Any]] = [
 
 
 def test_others_have_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "TURN_SECONDS", 0)
+    monkeypatch.setattr(pauses, "TURN_SECONDS", 0)
     count = 0
 
     async def tick() -> None:
