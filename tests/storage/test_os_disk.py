@@ -5,11 +5,31 @@ import gc
 import os
 import resource
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from millstream.storage.os_disk import OsDisk
+
+
+@pytest.fixture(autouse=True)
+def clock() -> Iterator[Clock]:
+    """The disk's clock: reads take the time that a test says, however busy the machine is."""
+    with pytest.MonkeyPatch.context() as patch:
+        clock = Clock()
+        patch.setattr("millstream.storage.os_disk.perf_counter_ns", clock)
+        yield clock
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ns = 0
+        self.read_ns = 0
+
+    def __call__(self) -> int:
+        self.now_ns += self.read_ns
+        return self.now_ns
 
 
 def test_what_is_appended_is_read_back(tmp_path: Path) -> None:
@@ -195,28 +215,19 @@ def test_reads_without_waiting_give_what_is_in_memory(tmp_path: Path) -> None:
 
 
 def test_a_file_that_had_to_be_read_from_the_device_is_left_to_threads_until_reads_are_fast_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clock: Clock
 ) -> None:
     disk = OsDisk()
     disk.open(f"{tmp_path}/f", create=True).append(b"0123456789" * 100)
     file = disk.open(f"{tmp_path}/f")
-    now_ns = 0
-    read_ns = 0
-
-    def clock() -> int:
-        nonlocal now_ns
-        now_ns += read_ns
-        return now_ns
-
-    monkeypatch.setattr("millstream.storage.os_disk.perf_counter_ns", clock)
     assert bytes(file.pread(10, 0, nowait=True)) == b"0123456789"
-    read_ns = 1_000_000
+    clock.read_ns = 1_000_000
     assert bytes(file.pread(10, 10, nowait=True)) == b"0123456789"
     for _ in range(3):
         with pytest.raises(BlockingIOError):
             file.pread(10, 20, nowait=True)
         assert bytes(file.pread(10, 20)) == b"0123456789"
-    read_ns = 10_000
+    clock.read_ns = 10_000
     for _ in range(8):
         with pytest.raises(BlockingIOError):
             file.pread(10, 30, nowait=True)
