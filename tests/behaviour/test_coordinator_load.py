@@ -1,12 +1,13 @@
 """A coordinator with many commits in its log: how long it takes to come into service, and holds up others.
 
-Run as a program it fills the log or loads it, and prints figures: in a process of its own, because what
-else a process has in memory prolongs its garbage collections.
+Run as a program it fills the log or loads it, and prints figures: in a process of its own, whose garbage is
+collected as that of any broker's process, because what else a process has in memory prolongs it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import subprocess
@@ -19,6 +20,7 @@ import pytest
 
 from millstream.broker.coordinators import GROUPS_TOPIC
 from millstream.broker.server import Broker
+from millstream.cli.broker_process import quiet_collector
 from millstream.config.broker import BrokerConfig
 from millstream.coordinator.groups.commits import Caller, Commit, Errors
 from millstream.coordinator.groups.shard import GroupShard
@@ -67,6 +69,7 @@ async def load(folder: Path, partitions: int) -> dict[str, float]:
 
     Times are the process's own, so that other processes do not change them.
     """
+    gc.disable()
     broker = Broker(config(folder, partitions))
     figures = {"longest": 0.0, "refusals": 0.0}
 
@@ -87,6 +90,7 @@ async def load(folder: Path, partitions: int) -> dict[str, float]:
     started = time.process_time()
     watching = asyncio.ensure_future(watch())
     await broker.start()
+    quiet_collector()
     await watching
     seconds = time.process_time() - started
     count = sum(shard.offsets.count(group) for shard in broker.groups for group in shard.offsets)

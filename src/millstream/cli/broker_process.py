@@ -114,7 +114,7 @@ class Quiet:
         return True
 
 
-def _quiet_collector() -> None:
+def quiet_collector() -> None:
     """What a started broker holds stays: the garbage collector need not look at it ever again."""
     gc.freeze()
     gc.set_threshold(COLLECT_EVERY, 20, 50)
@@ -136,7 +136,7 @@ async def _serve(config: BrokerConfig, ready: Callable[[str], None] | None) -> i
         broker = Broker(config)
         if not await _started(broker, stop):
             return 0
-        _quiet_collector()
+        quiet_collector()
     except OSError as error:
         raise MillstreamError(_start_failure(error, config)) from error
     except LogDirInUse as error:
