@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from millstream.client.subscription import Assignment
 from millstream.errors import BadRecords, CorruptMessage, MillstreamError
-from millstream.protocol.columns import BinaryColumn, Columns, decode_columns
+from millstream.protocol.columns import BinaryColumn, Columns, HeaderColumn, decode_columns
 from millstream.protocol.consumer_kernel import RecordReader
 from millstream.protocol.fetched import MAX_DECOMPRESSED_BYTES, payload_of, readable_batches
 from millstream.protocol.header import GOOD, BatchHeader
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 ENOUGH_ROWS = 4096
 ENOUGH_BYTES = 16 * 1024 * 1024
 """With less than these, what is ready of other partitions is added."""
+KEPT_BYTES = 1024 * 1024
+"""Columns of one value are kept, for the next records of the same partition, unless they are larger."""
 
 
 def _pyarrow() -> Any:
@@ -64,27 +66,37 @@ def take_arrow(assignment: Assignment) -> pyarrow.RecordBatch:
                 if batches:
                     break  # what was taken comes first; the next call meets the bad ones
                 raise
-            if batches and len(columns.keys.data) + len(columns.values.data) > ENOUGH_BYTES:
+            columns_bytes = len(columns.keys.data) + len(columns.values.data)
+            if batches and columns_bytes > ENOUGH_BYTES:
                 break  # it comes by itself: an Arrow column has a limit
             reader.skip(columns.next_offset)
             if len(columns):
                 batches.append(to_arrow(columns, reader.topic, reader.partition))
                 rows += len(columns)
-                size += batches[-1].nbytes
+                size += columns_bytes
         if reader.is_done:
             assignment.finish(reader)
     if len(batches) == 1:
         return batches[0]
     if not batches:
-        schema = arrow_schema()
-        return pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in schema.types], schema=schema)
+        return _no_rows()
     return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+
+
+@cache
+def _no_rows() -> pyarrow.RecordBatch:
+    schema = arrow_schema()
+    return _pyarrow().RecordBatch.from_arrays(
+        [_pyarrow().nulls(0, kind) for kind in schema.types], schema=schema
+    )
 
 
 def _columns(reader: RecordReader) -> Columns:
     """What is left of an answer, up to a batch that cannot be read; BadRecords if that is the first."""
     try:
-        return fetched_columns(reader.data, reader.position, reader.end_offset, reader.aborted)
+        return fetched_columns(
+            reader.data, reader.position, reader.end_offset, reader.aborted, room=_pyarrow().allocate_buffer
+        )
     except CorruptMessage as error:
         header, at = _first_bad(reader)
         if header is None or header.base_offset <= reader.position:
@@ -116,42 +128,55 @@ def to_arrow(columns: Columns, topic: str, partition: int) -> pyarrow.RecordBatc
     """Columns of one partition as a record batch; their buffers are wrapped, not copied."""
     pa = _pyarrow()
     rows = len(columns)
+    name = topic.encode()
     schema = arrow_schema()
-    offset, timestamp, key, value, header = schema.types[2:]
-    headers = columns.headers
-    if headers is None:
-        raise ValueError("columns without their headers")
-    pairs = pa.Array.from_buffers(
-        header.value_type,
-        len(headers.names),
-        [None],
-        children=[
-            wrap_binary(header.value_type[0].type, headers.names),
-            wrap_binary(header.value_type[1].type, headers.values),
-        ],
-    )
+    kinds = schema.types
     arrays = [
-        _repeated(pa, pa.string(), [_ends(len(topic.encode())), topic.encode()], rows),
-        _repeated(pa, schema.types[1], [partition.to_bytes(4, sys.byteorder, signed=True)], rows),
-        pa.Array.from_buffers(offset, rows, [None, pa.py_buffer(columns.offsets)]),
-        pa.Array.from_buffers(timestamp, rows, [None, pa.py_buffer(columns.timestamps)]),
-        wrap_binary(key, columns.keys),
-        wrap_binary(value, columns.values),
-        pa.Array.from_buffers(header, rows, [None, pa.py_buffer(headers.offsets)], children=[pairs]),
+        _constant(kinds[0], (_int32(0, len(name)), name), rows),
+        _constant(kinds[1], (_int32(partition),), rows),
+        pa.Array.from_buffers(kinds[2], rows, [None, pa.py_buffer(columns.offsets)]),
+        pa.Array.from_buffers(kinds[3], rows, [None, pa.py_buffer(columns.timestamps)]),
+        wrap_binary(kinds[4], columns.keys),
+        wrap_binary(kinds[5], columns.values),
+        _wrap_headers(kinds[6], columns.headers, rows),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _repeated(pa: Any, kind: Any, buffers: list[bytes], rows: int) -> Any:
-    """One value in all rows. From a Python object, pyarrow would look whether it is one of pandas' and import
-    that: half a second and tens of megabytes, in the event loop."""
-    one = pa.Array.from_buffers(kind, 1, [None, *map(pa.py_buffer, buffers)])
+def _int32(*values: int) -> bytes:
+    return b"".join(value.to_bytes(4, sys.byteorder, signed=True) for value in values)
+
+
+def _wrap_headers(kind: Any, headers: HeaderColumn | None, rows: int) -> Any:
+    if headers is None:
+        raise ValueError("columns without their headers")
+    if not len(headers.names):
+        return _constant(kind, (_int32(0, 0),), rows)
+    pa = _pyarrow()
+    name, value = kind.value_type
+    children = [wrap_binary(name.type, headers.names), wrap_binary(value.type, headers.values)]
+    pairs = pa.Array.from_buffers(kind.value_type, len(headers.names), [None], children=children)
+    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(headers.offsets)], children=[pairs])
+
+
+def _constant(kind: Any, buffers: tuple[bytes, ...], rows: int) -> Any:
+    """One value in all rows: part of a longer column, which need not be made again for the next records."""
+    longer = 1 << (rows - 1).bit_length()
+    if longer * sum(map(len, buffers)) > KEPT_BYTES:
+        return _repeated(kind, buffers, rows)
+    return _kept(kind, buffers, longer)[:rows]
+
+
+def _repeated(kind: Any, buffers: tuple[bytes, ...], rows: int) -> Any:
+    """A value, which is given by its buffers: of a Python object, pyarrow would look whether it is one of
+    pandas' and import that, half a second and tens of megabytes, in the event loop."""
+    pa = _pyarrow()
+    children = [pa.nulls(0, kind.value_type)] if hasattr(kind, "value_type") else None
+    one = pa.Array.from_buffers(kind, 1, [None, *map(pa.py_buffer, buffers)], children=children)
     return pa.repeat(one[0], rows)
 
 
-def _ends(size: int) -> bytes:
-    """Where one text begins and ends."""
-    return bytes(4) + size.to_bytes(4, sys.byteorder)
+_kept = lru_cache(maxsize=32)(_repeated)
 
 
 def wrap_binary(kind: Any, column: BinaryColumn) -> Any:

@@ -58,7 +58,7 @@ def _plain_columns(
         timestamp_types=_numbers(rows, "b", 1),
         keys=_binary(rows, min(len(data), SHORT_KEY_BYTES * rows), room),
         values=_binary(rows, len(data), room),
-        headers=HeaderColumn(_numbers(rows + 1, "i", 4), _binary(0, 0), _binary(0, 0)),
+        headers=HeaderColumn(_numbers(rows + 1, "i", 4), _NONE, _NONE),
         next_offset=max(from_offset, end_offset),
     )
     if not plain.fill(columns, from_offset):
@@ -97,3 +97,6 @@ def _binary(rows: int, size_bytes: int, room: Room = bytearray) -> BinaryColumn:
         validity=memoryview(bytearray((rows + 7) // 8)),
         null_count=0,
     )
+
+
+_NONE = _binary(0, 0)
