@@ -150,13 +150,20 @@ def _int32(*values: int) -> bytes:
 def _wrap_headers(kind: Any, headers: HeaderColumn | None, rows: int) -> Any:
     if headers is None:
         raise ValueError("columns without their headers")
-    if not len(headers.names):
-        return _constant(kind, (_int32(0, 0),), rows)
     pa = _pyarrow()
-    name, value = kind.value_type
-    children = [wrap_binary(name.type, headers.names), wrap_binary(value.type, headers.values)]
-    pairs = pa.Array.from_buffers(kind.value_type, len(headers.names), [None], children=children)
+    pairs = _wrap_pairs(kind.value_type, headers) if len(headers.names) else _no_pairs()
     return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(headers.offsets)], children=[pairs])
+
+
+def _wrap_pairs(kind: Any, headers: HeaderColumn) -> Any:
+    name, value = kind
+    children = [wrap_binary(name.type, headers.names), wrap_binary(value.type, headers.values)]
+    return _pyarrow().Array.from_buffers(kind, len(headers.names), [None], children=children)
+
+
+@cache
+def _no_pairs() -> Any:
+    return _pyarrow().nulls(0, arrow_schema().field("headers").type.value_type)
 
 
 def _constant(kind: Any, buffers: tuple[bytes, ...], rows: int) -> Any:
@@ -171,8 +178,7 @@ def _repeated(kind: Any, buffers: tuple[bytes, ...], rows: int) -> Any:
     """A value, which is given by its buffers: of a Python object, pyarrow would look whether it is one of
     pandas' and import that, half a second and tens of megabytes, in the event loop."""
     pa = _pyarrow()
-    children = [pa.nulls(0, kind.value_type)] if hasattr(kind, "value_type") else None
-    one = pa.Array.from_buffers(kind, 1, [None, *map(pa.py_buffer, buffers)], children=children)
+    one = pa.Array.from_buffers(kind, 1, [None, *map(pa.py_buffer, buffers)])
     return pa.repeat(one[0], rows)
 
 
