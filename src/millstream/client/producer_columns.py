@@ -128,10 +128,12 @@ class RowSender:
             if chosen is None:
                 await self._fill(batches, rows, None, 0, rows.count, None, topic, deadline)
                 continue
-            for index in (min(chosen), max(chosen)):
-                if index != ANYWHERE:
+            try:
+                order, starts = grouped(chosen, place.count)
+            except ValueError:
+                for index in set(chosen) - {ANYWHERE}:
                     self._check(topic, index, place.count)
-            order, starts = grouped(chosen, place.count)
+                raise
             for index in range(ANYWHERE, place.count):
                 start, stop = starts[index + 1], starts[index + 2]
                 line = None if index == ANYWHERE else place.lines[index]
