@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import gc
 import os
+from collections import Counter
 
 FREED_BYTES = 31 << 20
 """The C library keeps less than twice of what was once freed in one piece, 32 MB at most."""
 
-_keepers: set[tuple[int, str]] = set()
+TIMES = 3
+"""Most is loaded before the first task, and the rest by the first tasks, when they need it."""
+
+_kept: Counter[tuple[int, str]] = Counter()
 
 
 def keep_loaded(keeper: str) -> None:
-    """Have this process keep what it has loaded by now: once for each that asks, since each has modules of
-    its own. To be called before there is data.
+    """Have this process keep what it has loaded by now: as often as TIMES for each that asks, since each has
+    modules of its own. To be called before there is data.
 
     Spark's workers collect all garbage after each task. To look through all modules takes some 25 ms each
     time: more than the reading of a hundred thousand records, or a third of what it takes to write 60 MB.
@@ -23,7 +27,7 @@ def keep_loaded(keeper: str) -> None:
     as much work as copying the data once more. Where a large piece was freed before, it keeps as much.
     """
     key = (os.getpid(), keeper)  # what a fork loads is its own
-    if key not in _keepers:
-        _keepers.add(key)
+    if _kept[key] < TIMES:
+        _kept[key] += 1
         gc.freeze()
         bytes(FREED_BYTES)
