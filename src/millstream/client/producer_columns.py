@@ -18,8 +18,9 @@ from millstream.errors import MessageTooLarge, RequestTimedOut, UnknownTopicOrPa
 from millstream.protocol.client_kernel import BatchBuilder
 from millstream.protocol.types import Buffer
 
-ROWS_BATCH_BYTES = 512 * 1024
-"""Batches of rows are larger than those of single records: all that goes into them is there already."""
+ROWS_BATCH_BYTES = 1_000_000
+"""Batches of rows are larger than those of single records: all that goes into them is there already. Brokers
+take a little more than this, unless they are told otherwise."""
 
 
 class DeliveredRange(NamedTuple):
