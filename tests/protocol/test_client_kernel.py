@@ -193,3 +193,11 @@ def test_rows_by_partition(kernel: Any) -> None:
     assert list(starts) == [0, 2, 4, 4, 7]
     with pytest.raises(ValueError, match="row 1 is for partition 9"):
         kernel.group_rows(array("i", [0, 9]), 0, 2, order, starts)
+
+
+def test_memory_that_is_to_be_filled(kernel: Any) -> None:
+    for size in (0, 1, 5_000_000):
+        memory = kernel.unfilled(size)
+        memory[:] = b"x" * size
+        assert type(memory) is bytearray
+        assert len(memory) == size

@@ -21,6 +21,7 @@ from millstream.errors import (
     UnsupportedVersion,
     error_for,
 )
+from millstream.protocol.client_kernel import unfilled
 from millstream.protocol.frame import frame_request, read_correlation_id, read_response
 from millstream.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
 from millstream.protocol.schema import Request, Response
@@ -262,7 +263,7 @@ class Connection(asyncio.BufferedProtocol):
             if position <= filled:
                 self._answered(memoryview(bytes(view[start:position])))
                 continue
-            self._frame = bytearray(size)
+            self._frame = unfilled(size)
             self._frame_filled = filled - start
             self._frame[: self._frame_filled] = view[start:filled]
             position = filled

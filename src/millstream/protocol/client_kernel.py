@@ -378,6 +378,14 @@ def now_ms() -> int:
         return time_ns() // 1_000_000
 
 
+def unfilled(size: cython.Py_ssize_t) -> bytearray:
+    """So many bytes that are not zeroed: all of them are to be filled before anybody looks at them."""
+    if cython.compiled:
+        return PyByteArray_FromStringAndSize(cython.NULL, size)
+    else:
+        return bytearray(size)
+
+
 class BinaryRows:
     """A binary column as Arrow keeps it: bytes, int32 offsets into them, a bitmap of rows that are not null.
 
