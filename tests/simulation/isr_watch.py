@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from uuid import UUID
 
 import msgspec
 
@@ -52,17 +54,17 @@ class IsrWatch:
         for path, found in zip(paths, registry.get_many(paths), strict=True):
             if found is None:
                 continue
-            name, topic = path.rpartition("/")[2], msgspec.json.decode(found.data, type=tree.TopicNode)
-            for index in range(len(topic.partitions)):
-                (written,) = registry.get_many([tree.state_path(name, index)])
+            name, (topic_id, count) = path.rpartition("/")[2], _topic(found.data)
+            states = registry.get_many([tree.state_path(name, index) for index in range(count)])
+            for index, written in enumerate(states):
                 if written is None:
                     continue
-                state = msgspec.json.decode(written.data, type=tree.StateNode)
+                state = _state(written.data)
                 held = {
                     number: partition
                     for number, broker in brokers.items()
                     if (partition := broker.replicas.topic(name).get(index)) is not None
-                    and partition.topic_id == decode_uuid(topic.topic_id)
+                    and partition.topic_id == topic_id
                 }
                 committed = max((partition.high_watermark for partition in held.values()), default=0)
                 for number in (*state.isr, *state.eligible):
@@ -74,6 +76,18 @@ class IsrWatch:
         if node is None or seen is None or node.created != broker.broker_epoch:
             return False
         return msgspec.json.decode(seen.data, type=tree.SeenNode).epoch == node.created
+
+
+@lru_cache(maxsize=1024)
+def _topic(data: bytes) -> tuple[UUID, int]:
+    """Its id, and how many partitions it has."""
+    topic = msgspec.json.decode(data, type=tree.TopicNode)
+    return decode_uuid(topic.topic_id), len(topic.partitions)
+
+
+@lru_cache(maxsize=1024)
+def _state(data: bytes) -> tree.StateNode:
+    return msgspec.json.decode(data, type=tree.StateNode)
 
 
 def _end_offset(partition: Partition | None) -> float:
