@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from datetime import UTC, datetime
 from typing import Any
@@ -14,14 +15,17 @@ from millstream import AsyncProducer, Producer
 from millstream.client.offsets import READ_COMMITTED
 from millstream.client.producer_columns import DeliveredRange
 from millstream.client.producer_rows import ArrowRows, arrow_rows
+from millstream.client.producer_sender import Sender
 from millstream.client.transactions_client import NoTransaction
-from millstream.errors import MessageTooLarge, UnknownTopicOrPartition
+from millstream.errors import MessageTooLarge, MillstreamError, RequestTimedOut, UnknownTopicOrPartition
 from millstream.protocol.batch import murmur2
+from millstream.testing import Broker
 from tests.client.fault_proxy import FaultProxy, now_and_then
 from tests.client.logs import batches_in, records_in, values_in
 from tests.client.test_producer import Make, run, topic
 from tests.client.test_producer_faults import proxy
 from tests.conftest import Name
+from tests.processes import until
 
 __all__ = ["proxy", "topic"]
 
@@ -203,6 +207,55 @@ def test_rows_wait_for_room(either_bootstrap: str, topic: Make) -> None:
 
     run(main())
     assert values_in(either_bootstrap, name) == [VALUES]
+
+
+def test_rows_that_find_no_room_rest_and_are_refused_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker is away. Batches do not fill the buffer to the last byte, and what is left is no room for
+    another: nobody is to be woken for that."""
+    turns = 0
+    look_around = Sender._look_around
+
+    def counted(sender: Sender) -> None:
+        nonlocal turns
+        turns += 1
+        look_around(sender)
+
+    async def main(broker: Broker) -> int:
+        async with AsyncProducer(broker.bootstrap, max_block_ms=1500, delivery_timeout_ms=60_000) as producer:
+            await producer.partitions_of("t")
+            broker.stop()
+            sending = asyncio.ensure_future(producer.send_batch("t", [bytes(1000)] * 45_000))
+            while producer.buffered_bytes < 32_000_000:
+                await asyncio.sleep(0.01)
+            monkeypatch.setattr(Sender, "_look_around", counted)
+            with pytest.raises(RequestTimedOut, match="no room for more records in 1500 ms"):
+                await sending
+            waited = turns
+            with contextlib.suppress(MillstreamError):
+                await producer.close(0)
+            return waited
+
+    with Broker() as broker:
+        broker.create_topic("t", partitions=4)
+        assert run(main(broker)) < 500
+
+
+def test_rows_that_need_room_do_not_wait_for_others_to_linger(either_bootstrap: str, topic: Make) -> None:
+    name = topic()
+    options: Any = {"buffer_bytes": 1 << 20, "linger_ms": 50_000, "max_block_ms": 20_000}
+    with Producer(either_bootstrap, **options) as producer:
+        producer.send(name, b"lingers")
+        producer.send_batch(name, [bytes(1000)] * 1200).result(20)
+    assert [len(value or b"") for value in values_in(either_bootstrap, name)[0]] == [7] + [1000] * 1200
+
+
+@pytest.mark.parametrize("acks", [0, 1, "all"])
+def test_topics_that_take_only_smaller_batches(either_bootstrap: str, topic: Make, acks: Any) -> None:
+    name = topic(**{"max.message.bytes": "600000"})
+    with Producer(either_bootstrap, acks=acks, idempotent=acks == "all") as producer:
+        producer.send_batch(name, [bytes(1000)] * 3000).result(30)
+        producer.flush()
+    until(lambda: len(values_in(either_bootstrap, name)[0]) == 3000, 30, "all rows are written")
 
 
 def test_rows_in_transactions(either_bootstrap: str, topic: Make, new_name: Name) -> None:

@@ -15,7 +15,6 @@ SCHEMA = StructType([StructField("value", StringType())])
 
 def test_a_sink_has_its_process_keep_what_is_loaded_and_what_the_first_tasks_load() -> None:
     try:
-        gc.unfreeze()
         loaded._kept.clear()
         for _ in range(loaded.TIMES):
             gc.unfreeze()

@@ -22,7 +22,8 @@ ENOUGH_ROWS = 4096
 ENOUGH_BYTES = 16 * 1024 * 1024
 """With less than these, what is ready of other partitions is added."""
 KEPT_BYTES = 1024 * 1024
-"""Columns of one value are kept, for the next records of the same partition, unless they are larger."""
+KEPT_COLUMNS = 32
+"""So many columns of one value are kept for the next records of the same partition, if they are no larger."""
 
 
 def _pyarrow() -> Any:
@@ -66,7 +67,7 @@ def take_arrow(assignment: Assignment) -> pyarrow.RecordBatch:
                 if batches:
                     break  # what was taken comes first; the next call meets the bad ones
                 raise
-            columns_bytes = len(columns.keys.data) + len(columns.values.data)
+            columns_bytes = _size_bytes(columns)
             if batches and columns_bytes > ENOUGH_BYTES:
                 break  # it comes by itself: an Arrow column has a limit
             reader.skip(columns.next_offset)
@@ -124,6 +125,13 @@ def _first_bad(reader: RecordReader) -> tuple[BatchHeader | None, int]:
     return None, 0
 
 
+def _size_bytes(columns: Columns) -> int:
+    parts = [columns.keys, columns.values]
+    if columns.headers is not None:
+        parts += [columns.headers.names, columns.headers.values]
+    return sum(len(part.data) for part in parts)
+
+
 def to_arrow(columns: Columns, topic: str, partition: int) -> pyarrow.RecordBatch:
     """Columns of one partition as a record batch; their buffers are wrapped, not copied."""
     pa = _pyarrow()
@@ -167,7 +175,10 @@ def _no_pairs() -> Any:
 
 
 def _constant(kind: Any, buffers: tuple[bytes, ...], rows: int) -> Any:
-    """One value in all rows: part of a longer column, which need not be made again for the next records."""
+    """One value in all rows: part of a longer column, which need not be made again for the next records.
+
+    Nobody can change it for others: it lies in bytes. A pickle has all of the longer one.
+    """
     longer = 1 << (rows - 1).bit_length()
     if longer * sum(map(len, buffers)) > KEPT_BYTES:
         return _repeated(kind, buffers, rows)
@@ -182,7 +193,13 @@ def _repeated(kind: Any, buffers: tuple[bytes, ...], rows: int) -> Any:
     return pa.repeat(one[0], rows)
 
 
-_kept = lru_cache(maxsize=32)(_repeated)
+@lru_cache(KEPT_COLUMNS)
+def _kept(kind: Any, buffers: tuple[bytes, ...], rows: int) -> Any:
+    pa = _pyarrow()
+    made = [
+        buffer and pa.py_buffer(buffer.to_pybytes()) for buffer in _repeated(kind, buffers, rows).buffers()
+    ]
+    return pa.Array.from_buffers(kind, rows, made)
 
 
 def wrap_binary(kind: Any, column: BinaryColumn) -> Any:

@@ -298,14 +298,19 @@ class AsyncProducer(TransactionalFace, MustClose):
         rows = RowSender(
             self._buffer,
             sender,
-            batch_bytes=max(
-                self.settings.batch_bytes, min(ROWS_BATCH_BYTES, self.settings.max_request_bytes)
-            ),
+            batch_bytes=self._rows_batch_bytes,
             function=self._partition_function,
             now_ms=self._clock.now_ms,
             check_open=check_open,
         )
         return await rows.send(topic, parts, partition, Deadline(self._block_seconds(timeout) * 1000))
+
+    @property
+    def _rows_batch_bytes(self) -> int:
+        settings = self.settings
+        if settings.acks_code == 0:
+            return settings.batch_bytes  # nobody would say that a batch is too large for its topic
+        return max(settings.batch_bytes, min(ROWS_BATCH_BYTES, settings.max_request_bytes))
 
     async def partitions_of(self, topic: str, timeout: float | None = None) -> list[TopicPartition]:
         """The partitions of a topic, which is created where sending to it would."""

@@ -125,14 +125,15 @@ class Producer(MustClose):
         try:
             with self._lock:
                 return self._append(topic, key, value, partition, timestamp_ms, headers)
-        except BufferFull:
-            return self._append_with_room(topic, key, value, partition, timestamp_ms, headers)
+        except BufferFull as full:
+            more_bytes = full.more_bytes
+        return self._append_with_room(more_bytes, topic, key, value, partition, timestamp_ms, headers)
 
-    def _append_with_room(self, *record: Any) -> Delivery:
+    def _append_with_room(self, more_bytes: int | None, *record: Any) -> Delivery:
         deadline = time.monotonic() + self._max_block
         while True:
             room = threading.Event()
-            self._thread.call_soon(self._on_room, room)
+            self._thread.call_soon(self._on_room, room, more_bytes)
             left = deadline - time.monotonic()
             if left <= 0 or not room.wait(left):
                 raise BufferFull(f"there was no room for more records in {self._max_block} seconds")
@@ -144,11 +145,11 @@ class Producer(MustClose):
             except BufferFull:
                 continue  # another thread was faster
 
-    def _on_room(self, room: threading.Event) -> None:
+    def _on_room(self, room: threading.Event, more_bytes: int | None) -> None:
         if self._core._is_closed:
             room.set()
         else:
-            self._core._sender.on_room(room.set)
+            self._core._sender.on_room(room.set, more_bytes)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until all records that were sent are written or have failed; do not linger."""

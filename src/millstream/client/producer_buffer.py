@@ -29,6 +29,9 @@ Headers = Sequence[tuple[str, bytes | None]]
 class BufferFull(MillstreamError):
     """The producer's buffer holds as much as it may: records come faster than brokers take them."""
 
+    more_bytes: int | None = None
+    """For how many there was no room."""
+
 
 class _Aside(NamedTuple):
     """A record of a topic that is not known yet."""
@@ -196,7 +199,9 @@ class RecordBuffer:
         if self.end is not None:
             raise self.end.with_traceback(None)
         if self.used_bytes + more_bytes > self._limit_bytes and self.used_bytes:
-            raise BufferFull(f"{self.used_bytes} of {self._limit_bytes} bytes are taken")
+            full = BufferFull(f"{self.used_bytes} of {self._limit_bytes} bytes are taken")
+            full.more_bytes = more_bytes
+            raise full
         self.used_bytes += more_bytes
 
     def has_room(self, more_bytes: int | None = None) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 from millstream.client.batch_builder import Batch
 from millstream.client.deadline import Deadline
 from millstream.client.partitioners import PartitionFunction
-from millstream.client.producer_buffer import RecordBuffer
+from millstream.client.producer_buffer import BufferFull, RecordBuffer
 from millstream.client.producer_delivery import Delivery, settled
 from millstream.client.producer_line import Line
 from millstream.client.producer_rows import ANYWHERE, Rows, choose, grouped
@@ -131,8 +132,8 @@ class RowSender:
                 continue
             try:
                 order, starts = grouped(chosen, place.count)
-            except ValueError:
-                for index in set(chosen) - {ANYWHERE}:
+            except ValueError:  # one is out of range; say which, and what there is
+                for index in sorted(set(chosen) - {ANYWHERE}):
                     self._check(topic, index, place.count)
                 raise
             for index in range(ANYWHERE, place.count):
@@ -168,20 +169,34 @@ class RowSender:
                     f"{buffer.max_record_bytes}"
                 )
             builder.close()  # rows for one of many partitions fill a small part of it
+            batches.append(await self._begin(builder, line, topic, deadline))
+            await asyncio.sleep(0)
+
+    async def _begin(self, builder: BatchBuilder, line: Line | None, topic: str, deadline: Deadline) -> Batch:
+        """Have a full batch sent, as soon as there is room for it."""
+        buffer = self._buffer
+        while True:
             await self._room(builder.size, deadline)
             with buffer.lock:
                 self._check_open()  # the transaction may have ended while there was no room
                 target = line if line is not None else buffer.stick(buffer.topics[topic])
-                batch = buffer.begin(target, builder, reserved_bytes=builder.size)
+                try:
+                    batch = buffer.begin(target, builder, reserved_bytes=builder.size)
+                except BufferFull:
+                    continue  # another thread was faster
                 target.open = None  # it is as full as it will be
-            batches.append(batch)
-            await asyncio.sleep(0)
+                return batch
 
     async def _room(self, more_bytes: int, deadline: Deadline) -> None:
         buffer = self._buffer
         while not buffer.has_room(more_bytes):
-            room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._sender.on_room(lambda room=room: room.done() or room.set_result(None))  # type: ignore[misc]
-            done, _ = await asyncio.wait([room], timeout=deadline.remaining_ms / 1000)
-            if not done:
+            if deadline.has_passed:
                 raise RequestTimedOut(f"there was no room for more records in {deadline.timeout_ms:.0f} ms")
+            room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._sender.on_room(partial(_settle, room), more_bytes)
+            await asyncio.wait([room], timeout=deadline.remaining_ms / 1000)
+
+
+def _settle(room: asyncio.Future[None]) -> None:
+    if not room.done():
+        room.set_result(None)

@@ -48,7 +48,7 @@ class Sender:
         self._turn_is_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
-        self._room_waiters: deque[Callable[[], object]] = deque()
+        self._room_waiters: list[tuple[int | None, Callable[[], object]]] = []
         self.flushes = 0
         self.may_send: Callable[[Line], bool] = lambda _: True
         """Whether a line's partition is part of the transaction, which it may have to be first."""
@@ -90,8 +90,7 @@ class Sender:
             self._send_to(node_id, lines, now)
         if self._buffer.has_room():
             self._buffer.has_full = False
-            while self._room_waiters:
-                self._room_waiters.popleft()()
+        self._tell_of_room()
         if next_at < NEVER:
             self._timer = self._loop.call_at(max(next_at, now), self._turn)
 
@@ -107,7 +106,7 @@ class Sender:
         settings = self._settings
         due_at = line.retry_at
         batch = line.queue[0]
-        if batch is line.open and not self.flushes and self._buffer.has_room():
+        if batch is line.open and not self.flushes and not self._room_waiters and self._buffer.has_room():
             due_at = max(due_at, batch.created_at + settings.linger_ms / 1000)
         self._sealing.look_ahead(line, is_due=due_at <= now)
         if not line.may_send(settings.max_in_flight, is_idempotent=settings.is_idempotent):
@@ -340,10 +339,19 @@ class Sender:
                 except NetworkException:
                     continue  # it is lost with all that it carried, as may be with acks=0
 
-    def on_room(self, callback: Callable[[], object]) -> None:
-        """Call back in the turn in which there is room again."""
-        self._room_waiters.append(callback)
+    def on_room(self, callback: Callable[[], object], more_bytes: int | None = None) -> None:
+        """Call back in the turn in which there is room for so many bytes, or for one more batch."""
+        self._room_waiters.append((more_bytes, callback))
         self.wake()
+
+    def _tell_of_room(self) -> None:
+        waiters, self._room_waiters = self._room_waiters, []
+        for waiter in waiters:
+            more_bytes, callback = waiter
+            if self._is_closed or self._buffer.has_room(more_bytes):
+                callback()
+            else:
+                self._room_waiters.append(waiter)
 
     async def close(self, error: Exception) -> None:
         """Stop; whatever was not written fails, and so does what comes."""
@@ -362,5 +370,4 @@ class Sender:
         for batch in list(self._buffer.incomplete):
             self._buffer.release(batch)
             batch.failed(error)
-        while self._room_waiters:
-            self._room_waiters.popleft()()
+        self._tell_of_room()

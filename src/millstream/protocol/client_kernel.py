@@ -93,12 +93,9 @@ class BatchBuilder:
         self.count = 0
         self.base_timestamp = -1
         self.max_timestamp = -1
+        self.out = unfilled(capacity)  # up to `size` it is, the header last; what lies behind never leaves
         if cython.compiled:
-            # Not zeroed: all up to `size` is written, the header last, and what lies behind never leaves.
-            self.out = PyByteArray_FromStringAndSize(cython.NULL, capacity)
             self.raw = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.out))
-        else:
-            self.out = bytearray(capacity)
 
     def append(
         self,

@@ -415,9 +415,10 @@ def _next(r: RecordReader) -> object:
 class PlainColumns(Cursor):
     """Columns filled in one walk, for whole batches that are plain: not compressed, and without headers.
 
-    `capacity` says how many rows there can be; the buffers are the caller's, zeroed, laid out as
-    ColumnWriter of kernel.py has them, and large enough for so many rows and all bytes. `fill` is false
-    where something is not plain, or not well formed: another decoder is to look at it then.
+    `capacity` says how many rows there can be; the buffers are the caller's, laid out as ColumnWriter of
+    kernel.py has them, and large enough for so many rows and all bytes. All but those of keys and values are
+    zeroed. `fill` is false where something is not plain, or not well formed: another decoder is to look at it
+    then.
     """
 
     rows: int

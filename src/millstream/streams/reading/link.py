@@ -48,7 +48,7 @@ def link_for(settings: SourceSettings) -> Iterator[Link]:
     link = _links.pop(key, None)
     if link is None:
         link = Link(settings)
-        keep_loaded("source")
+    keep_loaded("source")
     try:
         yield link
     except BaseException:
