@@ -19,7 +19,7 @@ from millstream.coordinator.groups.shard import GroupShard
 from millstream.coordinator.groups.topics import NoTopics
 from millstream.model import TopicPartition as Place
 from millstream.protocol.messages import ConsumerProtocolAssignment, ConsumerProtocolSubscription
-from millstream.registry.contract import Create, NoNode, Registry, TooLarge
+from millstream.registry.contract import Create, Delete, NoNode, Registry, TooLarge
 from millstream.registry.memory import MemoryRegistry, MemoryTree
 from millstream.registry.sqlite import SqliteRegistry
 from millstream.testing.broker import Broker
@@ -133,6 +133,34 @@ def test_many_changes_are_one_write() -> None:
         shown.commit("app", Place("orders", 0), 995)  # as it is shown already
         await shown.nodes.show()
         assert len(writes) == 1
+
+    run(story())
+
+
+def test_what_another_broker_removes_at_once_is_shown_again() -> None:
+    """As a broker does that coordinated the group until now, and has only just heard of that."""
+
+    async def story() -> None:
+        shown = Shown(MemoryTree())
+        await shown.start()
+        member = shown.enter("app", "orders", 3)
+        path = f"/consumers/app/ids/{member}"
+        original = shown.registry.multi
+
+        async def then_removed(operations: Any) -> list[int]:
+            results = await original(operations)
+            shown.registry.multi = original  # type: ignore[method-assign]
+            await original([Delete(path)])
+            return results
+
+        shown.registry.multi = then_removed  # type: ignore[method-assign]
+        await shown.nodes.show()
+        assert path not in await tree(shown.registry)
+        await shown.nodes.show()
+        assert path in await tree(shown.registry)
+        shown.host.leave("app", (member, None))
+        await shown.nodes.show()
+        assert await tree(shown.registry) == {}
 
     run(story())
 

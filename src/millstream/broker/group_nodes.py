@@ -227,8 +227,12 @@ class GroupNodes(Watcher):
         if nodes:
             mine = self._mine[group_id] = {}
             for path, content in nodes.items():
-                node = written.get(path)
-                mine[path] = before[path] if node is None else _Shown(content, node.created)
+                if path not in written:
+                    mine[path] = before[path]  # as it was
+                elif (node := written[path]) is not None:
+                    mine[path] = _Shown(content, node.created)
+                else:  # another broker removed it meanwhile: see whether the group is still here
+                    self._groups[group_id] = None
 
     def _wanted(self, group_id: str) -> dict[str, bytes]:
         """The ephemeral nodes that a group should have, with what they stand for."""
