@@ -14,7 +14,7 @@ import pytest
 from millstream import AsyncProducer, Producer
 from millstream.client.offsets import READ_COMMITTED
 from millstream.client.producer_columns import DeliveredRange
-from millstream.client.producer_rows import ArrowRows, arrow_rows
+from millstream.client.producer_rows import SMALL_CHUNK_BYTES, ArrowRows, arrow_rows
 from millstream.client.producer_sender import Sender
 from millstream.client.transactions_client import NoTransaction
 from millstream.errors import MessageTooLarge, MillstreamError, RequestTimedOut, UnknownTopicOrPartition
@@ -121,6 +121,56 @@ def test_an_arrow_table(either_bootstrap: str, topic: Make) -> None:
     assert {record.timestamp for record in found} == {int(when.timestamp() * 1000)}
     for index, part in enumerate(records_in(either_bootstrap, name, 3)):
         assert all((murmur2(record.key or b"") & 0x7FFFFFFF) % 3 == index for record in part)
+
+
+def test_the_chunks_of_a_table_share_batches(either_bootstrap: str, topic: Make) -> None:
+    """Each chunk alone would make a batch for each partition; of a run of them only the last is not full."""
+    name = topic(2)
+    chunks = [
+        pa.record_batch(
+            {
+                "key": pa.array([b"%d" % number for number in range(first, first + 10_000)], pa.binary()),
+                "value": pa.array(
+                    [b"%0110d" % number for number in range(first, first + 10_000)], pa.binary()
+                ),
+            }
+        )
+        for first in range(0, 80_000, 10_000)
+    ]
+    table = pa.Table.from_batches(chunks)
+    assert min(chunk.nbytes for chunk in chunks) > SMALL_CHUNK_BYTES
+    with Producer(either_bootstrap) as producer:
+        delivered = producer.send_arrow(name, table).result(20)
+        assert len(delivered) <= 2 * 8 * 3 // 4  # of 2 partitions and 8 chunks
+        assert sum(each.count for each in delivered) == 80_000
+        to_one = producer.send_arrow(name, table, partition=1).result(20)
+        assert {each.partition for each in to_one} == {1}
+    found = records_in(either_bootstrap, name, 2)
+    before = sum(each.count for each in delivered if each.partition == 1)
+    keyed = [found[0], found[1][:before]]
+    for part in keyed:
+        numbers = [int(record.value or b"") for record in part]
+        assert numbers == sorted(numbers)
+        assert [int(record.key or b"") for record in part] == numbers
+    assert sorted(int(record.key or b"") for part in keyed for record in part) == list(range(80_000))
+    assert [int(record.key or b"") for record in found[1][before:]] == list(range(80_000))
+
+
+def test_a_large_row_among_chunks(either_bootstrap: str, topic: Make) -> None:
+    """It has a batch of its own, between those of the rows before it and after it."""
+    name = topic()
+    small = [b"%d" % number for number in range(10)]
+    large = bytes(1_000_000)
+    columns = [[*small, large], [large, *small], small]
+    parts = [pa.record_batch({"value": pa.array(column, pa.binary())}) for column in columns]
+    with Producer(either_bootstrap) as producer:
+        delivered = producer.send_arrow(name, pa.Table.from_batches(parts)).result(20)
+        assert [each.count for each in delivered] == [10, 1, 1, 20]
+        with pytest.raises(MessageTooLarge):
+            producer.send_arrow(
+                name, pa.Table.from_batches([*parts, pa.record_batch({"value": [bytes(2 << 20)]})])
+            )
+    assert values_in(either_bootstrap, name)[0][:32] == [value for column in columns for value in column]
 
 
 def test_what_else_a_table_can_have(either_bootstrap: str, topic: Make) -> None:

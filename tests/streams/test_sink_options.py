@@ -13,7 +13,7 @@ from millstream.errors import MillstreamError
 from millstream.streams.datasource import MillstreamSource
 from millstream.streams.options import BadOption
 from millstream.streams.sink import BatchWriter, StreamWriter
-from millstream.streams.sink_columns import RECORD_COLUMNS, by_topic
+from millstream.streams.sink_columns import RECORD_COLUMNS, by_topic, gathered
 from millstream.streams.sink_errors import BadRow
 from millstream.streams.sink_options import FORBIDDEN, KNOWN, SETTINGS, sink_options
 
@@ -143,3 +143,17 @@ def test_the_page_names_every_option_and_column() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "spark-sink.md").read_text(encoding="utf-8")
     names = [*SETTINGS, *(f"kafka.{name}" for name in FORBIDDEN), *KNOWN, *RECORD_COLUMNS, "topic"]
     assert [name for name in names if f"`{name}`" not in page and name != "includeHeaders"] == []
+
+
+def test_rows_are_gathered_by_topic_in_their_order() -> None:
+    parts = [
+        (topic, pa.record_batch({"value": pa.array([b"%05d" % (10 * number + row) for row in range(10)])}))
+        for number, topic in enumerate(["a", "b", "a", "a", "b", "a"])
+    ]
+    enough = 3 * parts[0][1].nbytes
+    found = [(topic, table.column("value").to_pylist()) for topic, table in gathered(iter(parts), enough)]
+    firsts = [(topic, [int(value) for value in values[::10]]) for topic, values in found]
+    assert firsts == [("a", [0, 20]), ("b", [10]), ("a", [30, 50]), ("b", [40])]
+    assert sum(len(values) for _, values in found) == 60
+    assert list(gathered(iter([]), 1)) == []
+    assert len(list(gathered(iter(parts), 1))) == len(parts)

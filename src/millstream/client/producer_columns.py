@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,6 +22,9 @@ from millstream.protocol.types import Buffer
 ROWS_BATCH_BYTES = 1_000_000
 """Batches of rows are larger than those of single records: all that goes into them is there already. Brokers
 take a little more than this, unless they are told otherwise."""
+
+FULL_BATCHES = 4
+"""How many of them, in each partition, rows are taken for at a time. The last one is seldom full."""
 
 
 class DeliveredRange(NamedTuple):
@@ -94,6 +97,30 @@ def _now() -> float:
     return time.monotonic()
 
 
+class _Piece(NamedTuple):
+    """Some of the rows of a part: from `start` to `stop`, of `order` if that is given."""
+
+    rows: Rows
+    order: Buffer | None
+    start: int
+    stop: int
+
+
+def _runs(parts: Iterable[Rows], enough_bytes: int) -> Iterator[list[Rows]]:
+    """Parts, so many at a time that there are enough bytes: few batches will not be full."""
+    run: list[Rows] = []
+    held_bytes = 0
+    for rows in parts:
+        if run:
+            held_bytes += run[-1].nbytes
+            if held_bytes >= enough_bytes:
+                yield run
+                run, held_bytes = [], 0
+        run.append(rows)
+    if run:
+        yield run
+
+
 class RowSender:
     """Fills batches from rows, waiting for room before each."""
 
@@ -122,59 +149,65 @@ class RowSender:
         place = self._buffer.topics[topic]
         if partition is not None:
             self._check(topic, partition, place.count)
-        for rows in parts:
-            if partition is not None:
-                await self._fill(batches, rows, None, 0, rows.count, place.lines[partition], topic, deadline)
-                continue
-            chosen = choose(rows, topic, place.count, self._function)
+        for run in _runs(parts, FULL_BATCHES * self._batch_bytes * place.count):
+            for index, pieces in self._pieces(run, topic, place.count, partition).items():
+                line = None if index == ANYWHERE else place.lines[index]
+                for builder in self._filled(pieces):
+                    batches.append(await self._begin(builder, line, topic, deadline))
+                    await asyncio.sleep(0)
+        return Deliveries(batches)
+
+    def _pieces(
+        self, run: list[Rows], topic: str, count: int, partition: int | None
+    ) -> dict[int, list[_Piece]]:
+        """The rows of a run for each partition, in their order; ANYWHERE for those that may go anywhere."""
+        found: dict[int, list[_Piece]] = {}
+        for rows in run:
+            chosen = None if partition is not None else choose(rows, topic, count, self._function)
             if chosen is None:
-                await self._fill(batches, rows, None, 0, rows.count, None, topic, deadline)
+                index = ANYWHERE if partition is None else partition
+                found.setdefault(index, []).append(_Piece(rows, None, 0, rows.count))
                 continue
             try:
-                order, starts = grouped(chosen, place.count)
+                order, starts = grouped(chosen, count)
             except ValueError:  # one is out of range; say which, and what there is
                 for index in sorted(set(chosen) - {ANYWHERE}):
-                    self._check(topic, index, place.count)
+                    self._check(topic, index, count)
                 raise
-            for index in range(ANYWHERE, place.count):
+            for index in range(ANYWHERE, count):
                 start, stop = starts[index + 1], starts[index + 2]
-                line = None if index == ANYWHERE else place.lines[index]
-                await self._fill(batches, rows, order, start, stop, line, topic, deadline)
-        return Deliveries(batches)
+                if start < stop:
+                    found.setdefault(index, []).append(_Piece(rows, order, start, stop))
+        return found
 
     @staticmethod
     def _check(topic: str, partition: int, count: int) -> None:
         if not 0 <= partition < count:
             raise UnknownTopicOrPartition(f"topic {topic} has partitions 0 to {count - 1}, not {partition}")
 
-    async def _fill(
-        self,
-        batches: list[Batch],
-        rows: Rows,
-        order: Buffer | None,
-        start: int,
-        stop: int,
-        line: Line | None,
-        topic: str,
-        deadline: Deadline,
-    ) -> None:
-        """Rows from `start` to `stop` into batches of one line, or of one after the other."""
-        buffer = self._buffer
-        while start < stop:
-            builder = BatchBuilder(self._batch_bytes, self._batch_bytes)
-            start = rows.fill(builder, order, start, stop, self._now_ms())
-            if builder.size > buffer.max_record_bytes:
-                raise MessageTooLarge(
-                    f"a record of {builder.size} bytes is larger than max_request_bytes, "
-                    f"{buffer.max_record_bytes}"
-                )
-            builder.close()  # rows for one of many partitions fill a small part of it
-            batches.append(await self._begin(builder, line, topic, deadline))
-            await asyncio.sleep(0)
+    def _filled(self, pieces: list[_Piece]) -> Iterator[BatchBuilder]:
+        """Rows as batches that are as full as they will be."""
+        builder = None
+        for rows, order, start, stop in pieces:
+            while start < stop:
+                if builder is None:
+                    builder = BatchBuilder(self._batch_bytes, self._batch_bytes)
+                start = rows.fill(builder, order, start, stop, self._now_ms())
+                if start < stop:
+                    yield builder
+                    builder = None
+        if builder is not None:
+            yield builder
 
     async def _begin(self, builder: BatchBuilder, line: Line | None, topic: str, deadline: Deadline) -> Batch:
-        """Have a full batch sent, as soon as there is room for it."""
+        """Have a batch sent, as soon as there is room for it."""
         buffer = self._buffer
+        if builder.size > buffer.max_record_bytes:
+            raise MessageTooLarge(
+                f"a record of {builder.size} bytes is larger than max_request_bytes, "
+                f"{buffer.max_record_bytes}"
+            )
+        builder.close()  # rows for one of many partitions fill a small part of it
         while True:
             await self._room(builder.size, deadline)
             with buffer.lock:

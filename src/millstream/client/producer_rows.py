@@ -26,6 +26,11 @@ class Rows(Protocol):
     def count(self) -> int: ...
 
     @property
+    def nbytes(self) -> int:
+        """About how many bytes of records they are."""
+        ...
+
+    @property
     def has_keys(self) -> bool: ...
 
     def key(self, row: int) -> bytes | None: ...
@@ -65,6 +70,10 @@ class ListRows:
         return len(self.values)
 
     @property
+    def nbytes(self) -> int:
+        return sum(len(each) for column in (self.values, self.keys or ()) for each in column if each)
+
+    @property
     def has_keys(self) -> bool:
         return self.keys is not None
 
@@ -93,8 +102,10 @@ class ArrowRows:
         keys: BinaryRows | None,
         timestamps: Buffer | None,
         partitions: array[int] | None,
+        nbytes: int,
     ) -> None:
         self.values, self.keys, self.timestamps, self.partitions = values, keys, timestamps, partitions
+        self.nbytes = nbytes
 
     @property
     def count(self) -> int:
@@ -195,7 +206,8 @@ def _rows_of(batch: pa.RecordBatch, pa: Any) -> Rows:
         stamps = None if times is None else times.to_pylist()
         return ListRows(_list(values, pa), _list(keys, pa), stamps, headers, partitions)
     stamps = None if times is None else memoryview(times.buffers()[1]).cast("q")[times.offset :]
-    return ArrowRows(_binary(values, pa), None if keys is None else _binary(keys, pa), stamps, partitions)
+    binary_keys = None if keys is None else _binary(keys, pa)
+    return ArrowRows(_binary(values, pa), binary_keys, stamps, partitions, batch.nbytes)
 
 
 def _partitions(column: pa.Array, pa: Any) -> array[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import (
@@ -82,6 +82,28 @@ def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa
         return
     for each in different:
         yield each, rows.filter(pc.equal(topics, each))
+
+
+def gathered(
+    parts: Iterable[tuple[str, pa.RecordBatch]], enough_bytes: int
+) -> Iterator[tuple[str, pa.Table]]:
+    """The rows of each topic in their order, joined until there are enough of all topics together."""
+    held: dict[str, list[pa.RecordBatch]] = {}
+    held_bytes = 0
+    for topic, rows in parts:
+        held.setdefault(topic, []).append(rows)
+        held_bytes += rows.nbytes
+        if held_bytes >= enough_bytes:
+            yield from _joined(held)
+            held, held_bytes = {}, 0
+    yield from _joined(held)
+
+
+def _joined(held: dict[str, list[pa.RecordBatch]]) -> Iterator[tuple[str, pa.Table]]:
+    import pyarrow as pa
+
+    for topic, batches in held.items():
+        yield topic, pa.Table.from_batches(batches)
 
 
 def _check_partitions(rows: pa.RecordBatch) -> None:

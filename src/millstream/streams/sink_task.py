@@ -21,7 +21,7 @@ from millstream.errors import (
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
-from millstream.streams.sink_columns import by_topic
+from millstream.streams.sink_columns import by_topic, gathered
 from millstream.streams.sink_decisions import Decision, last_decision
 from millstream.streams.sink_errors import BadRow, MissingTopic
 from millstream.streams.sink_options import SinkOptions
@@ -35,6 +35,9 @@ MAX_TIMEOUT_KEY = "transaction.max.timeout.ms"
 USUAL_MAX_TIMEOUT_MS = 900_000
 BROKER_WAIT_MS = 2_000
 """How long one broker is asked for its limit. It may be gone; what the others say is enough."""
+GATHERED_BYTES = 8 << 20
+"""Rows are sent so many at a time. Spark's batches have ten thousand: parted by their partitions, small ones
+would make brokers take many small batches."""
 TOPIC_WAIT_MS = 5_000
 """How long a topic that brokers do not know is waited for: they may be creating it."""
 
@@ -70,18 +73,17 @@ class RowWriter:
 
     def _send(self, producer: Producer, batches: Iterator[pa.RecordBatch], *, checks: bool) -> None:
         under_way: deque[Deliveries] = deque()
-        for batch in batches:
-            for topic, rows in by_topic(batch, self._options.topic):
-                self._ensure(producer, topic)
-                try:
-                    sent = producer.send_arrow(topic, rows)
-                except MessageTooLarge as error:
-                    raise BadRow(
-                        f"topic {topic}: {error}: raise kafka.max.request.size, "
-                        "and the topic's max.message.bytes"
-                    ) from None
-                if checks:
-                    under_way.append(sent)
+        parts = chain.from_iterable(by_topic(batch, self._options.topic) for batch in batches)
+        for topic, rows in gathered(parts, GATHERED_BYTES):
+            self._ensure(producer, topic)
+            try:
+                sent = producer.send_arrow(topic, rows)
+            except MessageTooLarge as error:
+                raise BadRow(
+                    f"topic {topic}: {error}: raise kafka.max.request.size, and the topic's max.message.bytes"
+                ) from None
+            if checks:
+                under_way.append(sent)
             while under_way and under_way[0].done():
                 under_way.popleft().result(0)
         if checks:
