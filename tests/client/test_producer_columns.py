@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from millstream import AsyncProducer, Producer
+from millstream.client import producer_rows
 from millstream.client.offsets import READ_COMMITTED
 from millstream.client.producer_columns import DeliveredRange
 from millstream.client.producer_rows import SMALL_CHUNK_BYTES, ArrowRows, arrow_rows
@@ -135,14 +136,14 @@ def test_the_chunks_of_a_table_share_batches(either_bootstrap: str, topic: Make)
                 ),
             }
         )
-        for first in range(0, 80_000, 10_000)
+        for first in range(0, 160_000, 10_000)
     ]
     table = pa.Table.from_batches(chunks)
     assert min(chunk.nbytes for chunk in chunks) > SMALL_CHUNK_BYTES
     with Producer(either_bootstrap) as producer:
         delivered = producer.send_arrow(name, table).result(20)
-        assert len(delivered) <= 2 * 8 * 3 // 4  # of 2 partitions and 8 chunks
-        assert sum(each.count for each in delivered) == 80_000
+        assert len(delivered) <= 2 * 16 * 3 // 4  # of 2 partitions and 16 chunks
+        assert sum(each.count for each in delivered) == 160_000
         to_one = producer.send_arrow(name, table, partition=1).result(20)
         assert {each.partition for each in to_one} == {1}
     found = records_in(either_bootstrap, name, 2)
@@ -152,10 +153,51 @@ def test_the_chunks_of_a_table_share_batches(either_bootstrap: str, topic: Make)
         numbers = [int(record.value or b"") for record in part]
         assert numbers == sorted(numbers)
         assert [int(record.key or b"") for record in part] == numbers
-    assert sorted(int(record.key or b"") for part in keyed for record in part) == list(range(80_000))
-    assert [int(record.key or b"") for record in found[1][before:]] == list(range(80_000))
+    assert sorted(int(record.key or b"") for part in keyed for record in part) == list(range(160_000))
+    assert [int(record.key or b"") for record in found[1][before:]] == list(range(160_000))
 
 
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks stay as they are, though small ones are joined otherwise."""
+    monkeypatch.setattr(producer_rows, "SMALL_CHUNK_BYTES", 0)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_chunks_of_different_kinds_share_batches(either_bootstrap: str, topic: Make) -> None:
+    """With headers and without, with null keys, empty, with partitions that are named."""
+    name = topic(3)
+    headers = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    schema = pa.schema(
+        {"value": pa.binary(), "key": pa.binary(), "partition": pa.int32(), "headers": headers}
+    )
+    pair = [{"key": "h", "value": b"1"}]
+    parts: list[list[dict[str, Any]]] = [
+        [{"value": b"%d" % n, "key": b"k%d" % n, "headers": pair} for n in range(20)],
+        [{"value": b"%d" % n, "key": b"k%d" % n} for n in range(20, 40)],
+        [],
+        [{"value": b"%d" % n, "partition": 2} for n in range(40, 60)],
+        [{"value": b"%d" % n, "key": b"k", "partition": n % 2, "headers": pair} for n in range(60, 80)],
+    ]
+    table = pa.Table.from_batches([pa.RecordBatch.from_pylist(part, schema) for part in parts])
+    assert len(arrow_rows(table)) == 4  # none for the empty one
+    with Producer(either_bootstrap) as producer:
+        assert len(producer.send_arrow(name, table).result(20)) == 3
+        bad = table.set_column(2, "partition", pa.array([*[0] * 79, 3], pa.int32()))
+        with pytest.raises(UnknownTopicOrPartition, match="not 3"):
+            producer.send_arrow(name, bad)
+    wanted: list[list[bytes]] = [[], [], []]
+    for row in (row for part in parts for row in part):
+        index = row["partition"] if "partition" in row else (murmur2(row["key"]) & 0x7FFFFFFF) % 3
+        wanted[index].append(row["value"])
+    assert values_in(either_bootstrap, name, 3) == wanted
+    found = {
+        record.value: record.headers for part in records_in(either_bootstrap, name, 3) for record in part
+    }
+    assert [len(found[b"%d" % n]) for n in range(80)] == [1] * 20 + [0] * 40 + [1] * 20
+
+
+@pytest.mark.usefixtures("small_chunks")
 def test_a_large_row_among_chunks(either_bootstrap: str, topic: Make) -> None:
     """It has a batch of its own, between those of the rows before it and after it."""
     name = topic()
@@ -163,8 +205,10 @@ def test_a_large_row_among_chunks(either_bootstrap: str, topic: Make) -> None:
     large = bytes(1_000_000)
     columns = [[*small, large], [large, *small], small]
     parts = [pa.record_batch({"value": pa.array(column, pa.binary())}) for column in columns]
+    table = pa.Table.from_batches(parts)
+    assert len(arrow_rows(table)) == 3
     with Producer(either_bootstrap) as producer:
-        delivered = producer.send_arrow(name, pa.Table.from_batches(parts)).result(20)
+        delivered = producer.send_arrow(name, table).result(20)
         assert [each.count for each in delivered] == [10, 1, 1, 20]
         with pytest.raises(MessageTooLarge):
             producer.send_arrow(
@@ -241,6 +285,15 @@ def test_rows_spread_over_partitions_and_functions_are_asked(either_bootstrap: s
     with Producer(either_bootstrap, partitioner="round_robin") as producer:
         producer.send_batch(chosen, VALUES[:8]).result(20)
     assert values_in(either_bootstrap, chosen, 4) == [[VALUES[n], VALUES[n + 4]] for n in range(4)]
+
+
+def test_batches_of_no_bytes(either_bootstrap: str, topic: Make) -> None:
+    """Each row has a batch of its own, where nobody would say that one was too large."""
+    name = topic()
+    with Producer(either_bootstrap, acks=0, batch_bytes=0, idempotent=False) as producer:
+        assert len(producer.send_batch(name, VALUES[:5]).result(20)) == 5
+    until(lambda: len(values_in(either_bootstrap, name)[0]) == 5, 10, "all rows are there")
+    assert values_in(either_bootstrap, name) == [VALUES[:5]]
 
 
 def test_rows_wait_for_room(either_bootstrap: str, topic: Make) -> None:

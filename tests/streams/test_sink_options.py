@@ -145,15 +145,27 @@ def test_the_page_names_every_option_and_column() -> None:
     assert [name for name in names if f"`{name}`" not in page and name != "includeHeaders"] == []
 
 
+def _part(number: int, topic: str, wide: int = 1) -> pa.RecordBatch:
+    values = [b"%05d" % (10 * number + row) for row in range(10)]
+    return pa.record_batch({"value": values, "topic": [topic] * 10, "other": [bytes(wide)] * 10})
+
+
 def test_rows_are_gathered_by_topic_in_their_order() -> None:
-    parts = [
-        (topic, pa.record_batch({"value": pa.array([b"%05d" % (10 * number + row) for row in range(10)])}))
-        for number, topic in enumerate(["a", "b", "a", "a", "b", "a"])
+    parts = [_part(number, topic) for number, topic in enumerate(["a", "b", "a", "a", "b", "a"])]
+    enough = 3 * parts[0].nbytes
+    found = [
+        (topic, table.column("value").to_pylist()) for topic, table in gathered(iter(parts), None, enough)
     ]
-    enough = 3 * parts[0][1].nbytes
-    found = [(topic, table.column("value").to_pylist()) for topic, table in gathered(iter(parts), enough)]
     firsts = [(topic, [int(value) for value in values[::10]]) for topic, values in found]
     assert firsts == [("a", [0, 20]), ("b", [10]), ("a", [30, 50]), ("b", [40])]
     assert sum(len(values) for _, values in found) == 60
-    assert list(gathered(iter([]), 1)) == []
-    assert len(list(gathered(iter(parts), 1))) == len(parts)
+    assert list(gathered(iter([]), None, 1)) == []
+    assert len(list(gathered(iter(parts), None, 1))) == len(parts)
+
+
+def test_columns_that_a_record_does_not_have_count_in_what_is_gathered() -> None:
+    """They are in memory as long as the others, which came in one piece with them."""
+    taken = iter([_part(number, "a", wide=10_000) for number in range(4)])
+    topic, table = next(gathered(taken, None, 100_000))
+    assert (topic, table.column_names, table.num_rows) == ("a", ["value"], 10)
+    assert len(list(taken)) == 3

@@ -309,7 +309,8 @@ class AsyncProducer(TransactionalFace, MustClose):
     def _rows_batch_bytes(self) -> int:
         settings = self.settings
         if settings.acks_code == 0:
-            return settings.batch_bytes  # nobody would say that a batch is too large for its topic
+            # Nobody would say that a batch is too large for its topic.
+            return max(1, settings.batch_bytes)
         return max(settings.batch_bytes, min(ROWS_BATCH_BYTES, settings.max_request_bytes))
 
     async def partitions_of(self, topic: str, timeout: float | None = None) -> list[TopicPartition]:

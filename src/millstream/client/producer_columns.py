@@ -23,8 +23,9 @@ ROWS_BATCH_BYTES = 1_000_000
 """Batches of rows are larger than those of single records: all that goes into them is there already. Brokers
 take a little more than this, unless they are told otherwise."""
 
-FULL_BATCHES = 4
-"""How many of them, in each partition, rows are taken for at a time. The last one is seldom full."""
+RUN_BYTES = 16_000_000
+"""Chunks of a table are parted by partition together, until they have as much: the last batch of a partition
+is seldom full."""
 
 
 class DeliveredRange(NamedTuple):
@@ -106,14 +107,15 @@ class _Piece(NamedTuple):
     stop: int
 
 
-def _runs(parts: Iterable[Rows], enough_bytes: int) -> Iterator[list[Rows]]:
-    """Parts, so many at a time that there are enough bytes: few batches will not be full."""
+def _runs(parts: Iterable[Rows]) -> Iterator[list[Rows]]:
+    """Parts, so many at a time as have RUN_BYTES. The last one's size is not asked for: to find it may take
+    as long as sending."""
     run: list[Rows] = []
     held_bytes = 0
     for rows in parts:
         if run:
             held_bytes += run[-1].nbytes
-            if held_bytes >= enough_bytes:
+            if held_bytes >= RUN_BYTES:
                 yield run
                 run, held_bytes = [], 0
         run.append(rows)
@@ -149,20 +151,22 @@ class RowSender:
         place = self._buffer.topics[topic]
         if partition is not None:
             self._check(topic, partition, place.count)
-        for run in _runs(parts, FULL_BATCHES * self._batch_bytes * place.count):
-            for index, pieces in self._pieces(run, topic, place.count, partition).items():
+        for run in _runs(parts):
+            for index, pieces in (await self._pieces(run, topic, place.count, partition)).items():
+                self._check(topic, max(index, 0), place.count)  # it may have been made anew, with fewer
                 line = None if index == ANYWHERE else place.lines[index]
                 for builder in self._filled(pieces):
                     batches.append(await self._begin(builder, line, topic, deadline))
                     await asyncio.sleep(0)
         return Deliveries(batches)
 
-    def _pieces(
+    async def _pieces(
         self, run: list[Rows], topic: str, count: int, partition: int | None
     ) -> dict[int, list[_Piece]]:
         """The rows of a run for each partition, in their order; ANYWHERE for those that may go anywhere."""
         found: dict[int, list[_Piece]] = {}
         for rows in run:
+            await asyncio.sleep(0)
             chosen = None if partition is not None else choose(rows, topic, count, self._function)
             if chosen is None:
                 index = ANYWHERE if partition is None else partition

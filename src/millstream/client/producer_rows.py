@@ -30,9 +30,6 @@ class Rows(Protocol):
         """About how many bytes of records they are."""
         ...
 
-    @property
-    def has_keys(self) -> bool: ...
-
     def key(self, row: int) -> bytes | None: ...
 
     def chosen(self, partitions: int) -> array[int] | None:
@@ -73,10 +70,6 @@ class ListRows:
     def nbytes(self) -> int:
         return sum(len(each) for column in (self.values, self.keys or ()) for each in column if each)
 
-    @property
-    def has_keys(self) -> bool:
-        return self.keys is not None
-
     def key(self, row: int) -> bytes | None:
         return None if self.keys is None else self.keys[row]
 
@@ -110,10 +103,6 @@ class ArrowRows:
     @property
     def count(self) -> int:
         return self.values.rows
-
-    @property
-    def has_keys(self) -> bool:
-        return self.keys is not None
 
     def key(self, row: int) -> bytes | None:
         return None if self.keys is None else self.keys[row]

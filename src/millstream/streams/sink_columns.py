@@ -85,14 +85,18 @@ def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa
 
 
 def gathered(
-    parts: Iterable[tuple[str, pa.RecordBatch]], enough_bytes: int
+    batches: Iterable[pa.RecordBatch], topic: str | None, enough_bytes: int
 ) -> Iterator[tuple[str, pa.Table]]:
-    """The rows of each topic in their order, joined until there are enough of all topics together."""
+    """The rows of each topic in their order, of as many batches as have `enough_bytes`.
+
+    All columns count: what came as one piece stays in memory as long as a part of it is needed.
+    """
     held: dict[str, list[pa.RecordBatch]] = {}
     held_bytes = 0
-    for topic, rows in parts:
-        held.setdefault(topic, []).append(rows)
-        held_bytes += rows.nbytes
+    for batch in batches:
+        for each, rows in by_topic(batch, topic):
+            held.setdefault(each, []).append(rows)
+        held_bytes += batch.nbytes
         if held_bytes >= enough_bytes:
             yield from _joined(held)
             held, held_bytes = {}, 0

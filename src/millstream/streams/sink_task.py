@@ -21,7 +21,7 @@ from millstream.errors import (
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
-from millstream.streams.sink_columns import by_topic, gathered
+from millstream.streams.sink_columns import gathered
 from millstream.streams.sink_decisions import Decision, last_decision
 from millstream.streams.sink_errors import BadRow, MissingTopic
 from millstream.streams.sink_options import SinkOptions
@@ -36,8 +36,8 @@ USUAL_MAX_TIMEOUT_MS = 900_000
 BROKER_WAIT_MS = 2_000
 """How long one broker is asked for its limit. It may be gone; what the others say is enough."""
 GATHERED_BYTES = 8 << 20
-"""Rows are sent so many at a time. Spark's batches have ten thousand: parted by their partitions, small ones
-would make brokers take many small batches."""
+"""How many bytes of Spark's batches, of ten thousand rows each, are sent together: parted by partition, each
+for itself would make small batches for brokers."""
 TOPIC_WAIT_MS = 5_000
 """How long a topic that brokers do not know is waited for: they may be creating it."""
 
@@ -73,8 +73,7 @@ class RowWriter:
 
     def _send(self, producer: Producer, batches: Iterator[pa.RecordBatch], *, checks: bool) -> None:
         under_way: deque[Deliveries] = deque()
-        parts = chain.from_iterable(by_topic(batch, self._options.topic) for batch in batches)
-        for topic, rows in gathered(parts, GATHERED_BYTES):
+        for topic, rows in gathered(batches, self._options.topic, GATHERED_BYTES):
             self._ensure(producer, topic)
             try:
                 sent = producer.send_arrow(topic, rows)
