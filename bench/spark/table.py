@@ -24,11 +24,16 @@ def lines(
     *,
     is_higher_better: bool = True,
 ) -> None:
-    """A line for each measure: the median of each column, and the ratio of the first one to the last."""
+    """A line for each measure: the median of each column, and the ratio of the first one to the last.
+
+    Columns take turns at being first, so that none always has the files to write out of the same other one.
+    """
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    columns = list(columns)
     for turn in range(rounds + 1):
+        first = turn % len(columns)
         for name, measure in measures.items():
-            for column in columns:
+            for column in columns[first:] + columns[:first]:
                 figure = measure(column)
                 if turn:
                     found[name, column].append(figure)
