@@ -18,6 +18,7 @@ from millstream.client.face import Closed, LoopThread
 from millstream.client.producer_buffer import BufferFull
 from millstream.client.serializers import deserializer_of, json_decoder, serializer_of
 from millstream.errors import RequestTimedOut
+from millstream.testing import Broker
 from tests.client.logs import records_in, values_in
 from tests.client.test_producer_faults import make_topic
 from tests.conftest import Name
@@ -69,18 +70,25 @@ def test_a_full_buffer_makes_send_wait(either_bootstrap: str, new_name: Name) ->
     assert values_in(either_bootstrap, topic) == [[b"%d" % number for number in range(20_000)]]
 
 
-def test_a_full_buffer_and_nobody_there() -> None:
+def test_a_full_buffer_and_a_broker_that_is_gone() -> None:
     limits: Any = {"batch_bytes": 1000, "max_request_bytes": 1000, "buffer_bytes": 2000, "max_block_ms": 300}
-    with Producer(f"127.0.0.1:{free_port()}", **limits) as producer:
-        first = producer.send("t", bytes(800))
-        producer.send("t", bytes(800))
+    with Broker() as broker:
+        producer = Producer(broker.bootstrap, **limits)
+        producer.send(broker.create_topic("t"), b"the topic is known from here on").result(10)
+    try:
         started = time.monotonic()
         with pytest.raises(BufferFull, match=r"in 0.3 seconds"):
             _ = [producer.send("t", bytes(800)) for _ in range(3)]
         assert 0.2 < time.monotonic() - started < 3
-        with pytest.raises(RequestTimedOut):
-            first.result(10)
+    finally:
         producer.close(0.1)
+
+
+def test_nobody_there() -> None:
+    with Producer(f"127.0.0.1:{free_port()}", max_block_ms=300) as producer:
+        delivery = producer.send("t", b"v")
+        with pytest.raises(RequestTimedOut):
+            delivery.result(10)
 
 
 def test_a_closed_producer(either_bootstrap: str, new_name: Name) -> None:
