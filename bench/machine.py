@@ -45,6 +45,33 @@ def _lines(path: str) -> list[str]:
     return Path(path).read_text().splitlines() if Path(path).exists() else []
 
 
+QUIET_SECONDS = 1.0
+QUIET_SECTORS = 256
+LONGEST_SETTLING_SECONDS = 60.0
+
+
+def settle() -> None:
+    """Wait until the disks have nothing to do any more.
+
+    What was measured before left pages to write, and deleted files whose blocks are still being given back.
+    """
+    os.sync()
+    deadline = time.monotonic() + LONGEST_SETTLING_SECONDS
+    sectors, since = _sectors_moved(), time.monotonic()
+    while time.monotonic() < min(deadline, since + QUIET_SECONDS):
+        time.sleep(QUIET_SECONDS / 4)
+        moved = _sectors_moved()
+        if moved - sectors > QUIET_SECTORS:
+            since = time.monotonic()
+        sectors = moved
+
+
+def _sectors_moved() -> int:
+    """Sectors read, written and discarded since the machine started; zero where the system does not say."""
+    lines = [line.split() for line in _lines("/proc/diskstats")]
+    return sum(int(line[column]) for line in lines for column in (5, 9, 16) if column < len(line))
+
+
 def limits(folder: Path, total_bytes: int) -> dict[str, float]:
     """MB/s of each ceiling."""
     return {

@@ -98,6 +98,7 @@ class ReplicatedLatency(_OnCluster):
     def measure(self, subject: Subject, scale: Scale) -> Mapping[str, float]:
         with self._topic(subject, 1) as (cluster, topic):
             frame = produce_frame(topic, {0: batch(sample_values(100)[:1]).data}, acks=-1)
+            produce(bootstrap_of(cluster), topic, 100, 0, acks="all")  # the leader knows that it leads
             port = cluster.ports[_leader(cluster, topic) - 1]
             answered = open_loop(
                 port, frame, ProduceAnswer(topic), rate=RATE, seconds=scale.of((3, 10))

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bench.batches import batch, sample_values
 from bench.frames import ProduceAnswer, produce_frame
+from bench.machine import settle
 from bench.process import device_bytes_read
 from bench.raw import Answered, Fetcher, Loader, open_loop
 from bench.subjects import Broker, Subject
@@ -26,7 +27,6 @@ RATE = 500
 CALM_SECONDS = (3, 15)
 LONGEST_SECONDS = (45, 300)
 """Of a quick run and of a full one."""
-SETTLE_SECONDS = 1.0
 
 LATENCY_METRICS = (
     Metric("calm p50_us", "µs", digits=0),
@@ -52,6 +52,7 @@ class _Interference(Workload):
         )
 
     def _calm(self, broker: Broker, topic: str, scale: Scale) -> Answered:
+        settle()
         self._produce(broker, topic, 2)
         return self._produce(broker, topic, scale.of(CALM_SECONDS))
 
@@ -123,7 +124,6 @@ class ColdBacklog(_Interference):
         ):
             fill(broker, backlog, 1000, partitions, int(scale.backlog_gb * 1e9))
             forget_pages(broker.data)
-            time.sleep(SETTLE_SECONDS)
             calm = self._calm(broker, topic, scale)
             with Connection(broker.port) as connection:
                 ends = connection.end_offsets(backlog, partitions)
@@ -161,7 +161,6 @@ class Compaction(_Interference):
     name = "compaction"
     title = f"open-loop produce at {RATE}/s while a compaction runs"
     metrics = (*LATENCY_METRICS, Metric("compaction s", "s"))
-    max_rounds = 1
 
     def measure(self, subject: Subject, scale: Scale) -> Mapping[str, float]:
         total = scale.count(quick=150e6, full=1500e6)

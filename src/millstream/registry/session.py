@@ -124,6 +124,11 @@ class OtherSessions:
         self._others: dict[int, _Other] = {}
         self._gone: set[int] = set()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no other session, as far as is known."""
+        return not self._others and not self._gone
+
     def know(self, sessions: Iterable[int]) -> None:
         """Look after exactly these sessions from now on."""
         wanted = set(sessions)
