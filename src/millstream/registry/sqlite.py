@@ -44,7 +44,7 @@ TICK_S = 0.015
 """How often the thread looks at what other processes did."""
 
 ALONE_TICK_S = 0.1
-"""The same while there are none. A look interrupts whoever serves requests, so that one in a hundred is late."""
+"""The same while there are none: a look takes time from whoever serves requests."""
 
 MAX_PAUSE_S = 0.005
 """The longest pause before a busy file is tried again."""
