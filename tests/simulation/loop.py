@@ -108,6 +108,7 @@ class SimLoop(_Base):
     def dispose(self) -> None:
         """Close the coroutines that will never run again, so that they end without a warning."""
         self.is_dead = self._is_disposed = True
+        asyncio.set_event_loop(None)  # code that ends here and asks for a loop would be made a real one
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of a coroutine in one that has not begun
             for task in list(self._tasks):
