@@ -14,6 +14,7 @@ from rich.console import Console
 
 from bench import machine
 from bench.apache_kafka import REPOSITORY, KafkaUnavailable, jars
+from bench.ballast import Ballast
 from bench.plots import draw
 from bench.report import show, write_json, write_markdown
 from bench.results import Run
@@ -94,18 +95,21 @@ def main(
     def report(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
+    ballast = Ballast(folder)
     try:
+        ballast.fill()
         if limits:
             report("the machine's own limits")
             run.limits = machine.limits(folder, 100_000_000 if quick else 500_000_000)
         for number, workload in enumerate(workloads, 1):
             report(f"[{number}/{len(workloads)}, {time.monotonic() - started:.0f} s] {workload.title}")
-            run.rows += run_workload(workload, compared, scale, repeated, report)
+            run.rows += run_workload(workload, compared, scale, repeated, report, ballast.fill)
     except KeyboardInterrupt:
         report("interrupted: the rows so far follow")
     finally:
         for subject in compared:
             subject.stop_shared()
+        ballast.close()
         run.seconds = time.monotonic() - started
         shutil.rmtree(folder, ignore_errors=True)
     path = write_json(run, RESULTS)

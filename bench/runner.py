@@ -16,9 +16,16 @@ PAUSE_SECONDS = 0.2
 
 
 def run_workload(
-    workload: Workload, subjects: Sequence[Subject], scale: Scale, rounds: int, report: Callable[[str], None]
+    workload: Workload,
+    subjects: Sequence[Subject],
+    scale: Scale,
+    rounds: int,
+    report: Callable[[str], None],
+    settle: Callable[[], None],
 ) -> list[Row]:
     """All rounds of one workload; the order of the subjects turns round by round.
+
+    `settle` is called before each measurement, to make the machine the same for all.
 
     A subject that cannot run it, or fails, keeps the reason as a note on its rows; the others go on.
     """
@@ -63,6 +70,7 @@ def run_workload(
         for subject in turn:
             if subject.label not in notes:
                 time.sleep(PAUSE_SECONDS)
+                settle()
                 attempt(subject, partial(measure, subject, counts=counts))
     for subject in prepared:
         if subject.has_shared or workload.uses_fresh_broker:

@@ -159,7 +159,11 @@ def test_rounds_are_warmed_up_interleaved_and_survive_failures(tmp_path: Path) -
         Subject(APACHE_KAFKA, "skipping", tmp_path),
     ]
     lines: list[str] = []
-    (result,) = run_workload(workload, subjects, Scale(True), 3, lines.append)
+    settled: list[int] = []
+    (result,) = run_workload(
+        workload, subjects, Scale(True), 3, lines.append, lambda: settled.append(len(workload.order))
+    )
+    assert settled == list(range(len(workload.order))), "before each measurement"
     assert workload.order[:6] == ["good", "failing", "failing", "good", "good", "failing"]
     assert result.values == {"failing": [3.0], "good": [4.0, 5.0, 7.0]}
     assert result.notes == {"failing": "failed: RuntimeError: broke", "skipping": "skipped: cannot"}
