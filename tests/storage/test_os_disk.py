@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 import errno
 import gc
 import os
@@ -359,3 +360,21 @@ def test_folders(tmp_path: Path) -> None:
 def _descriptors() -> int:
     gc.collect()
     return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_buffer_is_used_again_only_when_nobody_looks_at_it() -> None:
+    disk = OsDisk()
+    first = disk.buffer(100_000)
+    first[:] = b"1" * 100_000
+    answer = first[10:20]
+    del first
+    for _ in range(10):
+        other = disk.buffer(100_000)
+        other[:] = b"2" * 100_000
+        assert bytes(answer) == b"1" * 10, "a part of a view is a view"
+    where = ctypes.addressof(ctypes.c_char.from_buffer(answer)) - 10
+    del answer, other
+    gc.collect()
+    views = [disk.buffer(90_000) for _ in range(4)]
+    assert where in {ctypes.addressof(ctypes.c_char.from_buffer(view)) for view in views}, "it is used again"
+    assert len({ctypes.addressof(ctypes.c_char.from_buffer(view)) for view in views}) == 4

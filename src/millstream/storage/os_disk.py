@@ -13,7 +13,6 @@ import fcntl
 import os
 import resource
 import shutil
-import sys
 import threading
 from collections import OrderedDict, deque
 from time import perf_counter_ns
@@ -37,9 +36,6 @@ _SPARE_BUFFERS: Final = 4
 _SPARE_BYTES: Final = 2 << 20
 """Buffers of at most this size are used again when nobody refers to them any more: filling a new one with
 zeros costs a third as much as reading into it."""
-
-_UNSEEN: Final = 2
-"""The references to a buffer when only the one who counts them has it."""
 
 _FLAGS: Final = os.O_RDWR | os.O_CLOEXEC
 _MANY_FILES: Final = 1 << 20
@@ -236,8 +232,7 @@ class OsDisk:
                 buffer = spare.popleft()  # so that no other thread looks at it meanwhile
             except IndexError:
                 break
-            is_free = sys.getrefcount(buffer) == _UNSEEN and len(buffer) >= size
-            found = memoryview(buffer)[:size] if is_free else None
+            found = memoryview(buffer)[:size] if len(buffer) >= size and _is_unseen(buffer) else None
             spare.append(buffer)
             if found is not None:
                 return found
@@ -353,6 +348,15 @@ class OsDisk:
 
     def lock(self, path: str) -> OsLock:
         return OsLock(path)
+
+
+def _is_unseen(buffer: bytearray) -> bool:
+    """Whether no view of a buffer is left: then its size can be changed, and with a view it cannot."""
+    try:
+        buffer.append(buffer.pop())
+    except BufferError:
+        return False
+    return True
 
 
 def _slow_ns(size: int) -> int:
