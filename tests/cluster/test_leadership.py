@@ -154,6 +154,21 @@ def test_those_about_to_join_are_waited_for_until_they_lag_or_die(tmp_path: Path
     assert leadership.committed(8, 12) == 12
 
 
+def test_nobody_waits_for_one_that_came_back_before_it_has_caught_up(tmp_path: Path) -> None:
+    """It was caught up a moment ago, in its earlier life, and may have to copy everything now."""
+    case = Case(tmp_path, [1])
+    leadership = case.leadership
+    leadership.refused()  # so that nobody is proposed yet
+    case.fetch(3, 10)
+    case.alive[3] = 31
+    case.fetch(3, 0)
+    leadership.recount()
+    assert leadership.committed(8, 11) == 11
+    case.fetch(3, 10)
+    append(case.log, batch(b"more"))
+    assert leadership.committed(8, 11) == 10, "it has what there was when it last asked"
+
+
 def test_news_of_the_same_epoch_are_taken_in_order(tmp_path: Path) -> None:
     case = Case(tmp_path, [1, 2])
     case.fetch(3, 10)

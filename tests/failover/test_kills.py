@@ -98,6 +98,26 @@ def test_all_are_killed_at_once_and_nothing_is_lost(cluster: Cluster) -> None:
     check(read_all(cluster.bootstrap, topic, 3), writer)
 
 
+def test_a_broker_that_comes_back_first_with_a_damaged_log_does_not_lead(cluster: Cluster) -> None:
+    """What a start has to cut off is lost there, and the others are not to follow it in that."""
+    topic = cluster.create_topic("t", 1, replication_factor=3, configs=SAFE)
+    with Writer(cluster.bootstrap, topic) as writer:
+        writer.wait_for(100)
+        writer.stop()
+    first = cluster.leader(topic)
+    for member in cluster.members.values():
+        member.kill()
+    path = cluster[first].folder / f"{topic}-0" / f"{0:020d}.log"
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    path.write_bytes(damaged)
+    cluster.start_broker(first)
+    for broker_id in cluster.members.keys() - {first}:
+        cluster.start_broker(broker_id)
+    cluster.wait_until_healthy()
+    check(read_all(cluster.bootstrap, topic, 1), writer)
+
+
 def test_a_paused_leader_does_not_lead_on_waking(cluster: Cluster) -> None:
     """SIGSTOP for longer than the session: others lead; what it acknowledges on waking would be lost."""
     topic = cluster.create_topic("t", 1, replication_factor=3, configs=SAFE)

@@ -155,6 +155,8 @@ class Leadership:
             if broker_epoch < found.broker_epoch:
                 raise StaleBrokerEpoch(f"broker {replica_id} has begun again since")
             found.begin(broker_epoch)
+            if replica_id not in self.isr:
+                found.caught_up_at = LONG_AGO  # nobody is to wait for it before it has caught up again
         return found
 
     def fetched(self, follower: Follower, offset: int, start_offset: int, high_watermark: int) -> bool:

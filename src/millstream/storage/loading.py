@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from millstream.storage import names, truncation
@@ -63,6 +63,7 @@ def load_log(
     *,
     is_clean: bool,
     is_kept: bool = False,
+    on_lost: Callable[[], None] | None = None,
     recovery_point: int | None = None,
     start_offset: int = 0,
     cleaned_until: int = 0,
@@ -70,6 +71,9 @@ def load_log(
 ) -> Log:
     """The log in a folder. `is_clean` says that the last stop wrote everything down, `is_kept` that nothing
     of what was written can be gone, as the machine has run on since.
+
+    `on_lost` is called if records are gone or damaged that no kill of the process explains, before anything
+    is cut off for that.
 
     A clean stop's recovery point is the log's end: if the files say otherwise, they changed since.
     """
@@ -100,6 +104,8 @@ def load_log(
         end_offset = find_end_offset(segments.active)
         if end_offset is None or recovery_point not in (None, end_offset):
             log.warning("%s was stopped cleanly, but its files are not as they were then", partition)
+            if on_lost is not None:
+                on_lost()
             end_offset = None
             recovery_point = recovery_point or segments.active.base_offset
     sure_offset = _NO_END
@@ -125,6 +131,7 @@ def load_log(
             recovery_point,
             _NO_END if is_kept else cleaned_until,
             producer_expiration_ms,
+            on_lost,
         )
         recovery_point = max(min(recovery_point, end_offset), segments.first.base_offset)
     for segment in segments:
@@ -169,6 +176,7 @@ def _recover(
     recovery_point: int,
     gaps_until: int,
     producer_expiration_ms: int,
+    on_lost: Callable[[], None] | None,
 ) -> tuple[SegmentList, ProducerState, int]:
     """Verify the segments that the last stop may have torn; those after a torn one go.
 
@@ -190,6 +198,8 @@ def _recover(
             segment.spill()
         _sync_aborted(around, folder, segment)
         has_lost_end = rebuilt.end_offset != upper_offset and upper_offset > gaps_until
+        if on_lost is not None and (not rebuilt.is_whole or (gone and (rebuilt.is_cut or has_lost_end))):
+            on_lost()
         if gone and not rebuilt.is_damaged and (rebuilt.is_cut or has_lost_end):
             log.warning("%s: the %d segments after the torn one go", folder, len(gone))
             segments = segments.replaced(gone, ())

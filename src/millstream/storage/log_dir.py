@@ -134,6 +134,16 @@ class LogDir:
             self._disk.replace_file(f"{self.path}/{names.BOOT_FILE}", self._boot_id.encode())
             self._marked_boot = self._boot_id
 
+    def lost_records(self) -> None:
+        """Something is gone that was written before: nobody who has copies is to count on those here.
+
+        Nor after another start in this boot, which would not find it out again; until `mark_boot`.
+        """
+        self.kept_all = False
+        if self._marked_boot:
+            self._disk.remove(f"{self.path}/{names.BOOT_FILE}")
+            self._marked_boot = ""
+
     def fail(self) -> None:
         """Serve nothing more; nor can the next process count on what this one wrote, if the machine runs on.
 

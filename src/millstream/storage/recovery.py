@@ -52,6 +52,8 @@ class Rebuilt(NamedTuple):
     """Whether it was shortened because of torn bytes at its end; they are still in the file."""
     is_damaged: bool
     """Whether it ends in bytes that make no sense but were durable once, and so were left there."""
+    is_whole: bool
+    """Whether nothing can be missing but the write that a killed process was at."""
 
 
 def good_chunks(
@@ -139,7 +141,7 @@ def rebuild_segment(
     than the recovery point.
     """
     if segment.size == 0:
-        return Rebuilt(segment.base_offset, is_cut=False, is_damaged=False)
+        return Rebuilt(segment.base_offset, is_cut=False, is_damaged=False, is_whole=True)
     indexed = [position for _, position in segment.index.entries()]
     segment.index.clear()
     segment.time_index.clear()
@@ -167,13 +169,17 @@ def rebuild_segment(
         log.error("%s is damaged between bytes %d and %d", segment.path, position, resumed)
         position = resumed  # indexed in any case: who looks for a later offset need not pass the damage
     is_bad = position < segment.size
-    is_damaged = is_bad and next_offset < recovery_point and not _is_torn(segment, position, next_offset)
+    is_torn = is_bad and _is_torn(segment, position, next_offset)
+    is_damaged = is_bad and next_offset < recovery_point and not is_torn
+    is_whole = resumed < 0 and (
+        not is_bad or (is_torn and _find_good_batch(segment, position, next_offset, indexed) < 0)
+    )
     if is_damaged:
         log.error("%s is damaged from byte %d on", segment.path, position)
     elif is_bad:
         log.warning("%s: cut off %d torn bytes at %d", segment.path, segment.size - position, position)
         segment.shorten(position)
-    return Rebuilt(next_offset, is_bad and not is_damaged, is_damaged)
+    return Rebuilt(next_offset, is_bad and not is_damaged, is_damaged, is_whole)
 
 
 def _is_torn(segment: Segment, position: int, next_offset: int) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from random import Random
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from millstream.clock import Clock
@@ -58,6 +58,16 @@ class NoLogDir(MillstreamError):
     """None of the log dirs can be used."""
 
 
+class _Loaded(NamedTuple):
+    """A dir that could be read."""
+
+    folder: LogDir
+    partitions: set[TopicPartition]
+    """Those whose logs are in it."""
+    committed: dict[TopicPartition, int]
+    """Up to where was committed what it held before, but for deleted logs."""
+
+
 class Store:
     """The logs of one broker, by partition."""
 
@@ -100,6 +110,7 @@ class Store:
         self._doubles: dict[TopicPartition, list[tuple[Log, LogDir, UUID]]] = {}
         """Further logs of a partition, in other log dirs, until `get` says which topic id is meant."""
         self._is_missing_logs = False
+        self._loaded: list[_Loaded] = []
 
     def __len__(self) -> int:
         return len(self._logs)
@@ -136,6 +147,8 @@ class Store:
         if all(folder.has_failed for folder in self.dirs):
             self.release()
             raise NoLogDir(f"none of the log dirs can be used: {', '.join(d.path for d in self.dirs)}")
+        self._look_for_lost()
+        self._tidy()
         self._known_dirs.look()
         self._known_dirs.remember(self._not_written)
 
@@ -143,8 +156,9 @@ class Store:
         recovery_points = folder.read_offsets(checkpoints.RECOVERY_POINTS)
         start_offsets = folder.read_offsets(checkpoints.LOG_STARTS)
         cleaned = folder.read_offsets(checkpoints.CLEANER_OFFSETS)
-        folder.read_offsets(checkpoints.HIGH_WATERMARKS)
+        watermarks = folder.read_offsets(checkpoints.HIGH_WATERMARKS)
         around = self._surroundings(folder)
+        is_kept = folder.kept_all
         if not folder.was_clean:
             folder.folder_made()  # a power loss may have kept names that were never made durable
         found, deleted = folder.partition_folders()
@@ -159,7 +173,8 @@ class Store:
                     partition,
                     self._config,
                     is_clean=folder.was_clean,
-                    is_kept=folder.kept_all,
+                    is_kept=is_kept,
+                    on_lost=folder.lost_records if is_kept else None,
                     recovery_point=recovery_points.get(partition),
                     start_offset=start_offsets.get(partition, 0),
                     cleaned_until=cleaned.get(partition, 0),
@@ -172,12 +187,31 @@ class Store:
                 self._doubles.setdefault(partition, []).append((opened, folder, topic_id))
             else:
                 self._add(opened, folder, topic_id)
-        try:
-            folder.keep_offsets_of(self._logs.keys)
-            if not folder.was_clean:
-                self._write_checkpoints(folder)  # indexes that recovery made anew are not durable
-        except OSError as error:
-            self._not_written(folder, error)
+        retired = {name.rpartition(".")[0] for name in deleted}
+        committed = {one: offset for one, offset in watermarks.items() if str(one) not in retired}
+        self._loaded.append(_Loaded(folder, {partition for partition, _ in found}, committed))
+
+    def _look_for_lost(self) -> None:
+        """Hold the logs against what was committed of them, where nothing can have been lost."""
+        for folder, _, committed in self._loaded:
+            for partition, offset in committed.items() if folder.kept_all else ():
+                found = [one for one, _, _ in self._doubles.get(partition, ())]
+                if partition in self._logs:
+                    found.append(self._logs[partition])
+                if max((one.end_offset for one in found), default=0) < offset:
+                    log.error("%s was committed up to %d, and is not there that far", partition, offset)
+                    folder.lost_records()
+
+    def _tidy(self) -> None:
+        """Write down what loading found, once it is known what was lost."""
+        for folder, partitions, _ in self._loaded:
+            try:
+                folder.keep_offsets_of(lambda partitions=partitions: partitions)  # type: ignore[misc]
+                if not folder.was_clean:
+                    self._write_checkpoints(folder)  # indexes that recovery made anew are not durable
+            except OSError as error:
+                self._not_written(folder, error)
+        self._loaded.clear()
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """What the last checkpoint said of the high watermarks."""
