@@ -18,6 +18,7 @@ from millstream.storage.segment_list import SegmentList
 from millstream.storage.snapshots import Snapshots
 from millstream.storage.surroundings import Surroundings
 from millstream.storage.swap import finish_swaps
+from millstream.storage.time_check import is_time_index_sound
 
 if TYPE_CHECKING:
     from millstream.config.log import LogConfig
@@ -101,6 +102,7 @@ def load_log(
     end_offset = None
     if is_clean:
         _rebuild_lost_indexes(segments, found, config.index_interval_bytes)
+        _check_times(segments.active, config.index_interval_bytes)
         end_offset = find_end_offset(segments.active)
         if end_offset is None or recovery_point not in (None, end_offset):
             log.warning("%s was stopped cleanly, but its files are not as they were then", partition)
@@ -260,12 +262,25 @@ def _rebuild_lost_indexes(segments: Iterable[Segment], found: set[str], index_in
             base = segment.base_offset
             if not {names.offset_name(base, one) for one in (names.INDEX, names.TIME_INDEX)} <= found:
                 log.warning("%s lacks an index: they are built again", segment.path)
-                segment.index.begin_anew()
-                rebuild_segment(segment, index_interval_bytes, Epochs(), None, _NO_END, _NO_END)
-                segment.add_time_entry()
-                segment.time_index.spill()
-                segment.time_index.fsync()
-                segment.spill()
+                _rebuild_indexes(segment, index_interval_bytes)
+
+
+def _rebuild_indexes(segment: Segment, index_interval_bytes: int) -> None:
+    segment.index.begin_anew()
+    rebuild_segment(segment, index_interval_bytes, Epochs(), None, _NO_END, _NO_END)
+    segment.add_time_entry()
+    segment.time_index.spill()
+    segment.time_index.fsync()
+    segment.spill()
+
+
+def _check_times(active: Segment, index_interval_bytes: int) -> None:
+    """See whether new batches can go on with the time index. Those of other segments are looked at when
+    something is deleted or sought by them.
+    """
+    if active.size and not is_time_index_sound(active):
+        log.warning("%s does not agree with the log: it is built again", active.time_index.path)
+        _rebuild_indexes(active, index_interval_bytes)
 
 
 def _load_epochs(disk: Disk, folder: str, found: set[str], segments: SegmentList) -> Epochs:

@@ -459,6 +459,14 @@ class Log:
         self.producers.expire(now_ms)
         return retention.apply(self, now_ms, self.end_offset if high_watermark is None else high_watermark)
 
+    def needs_confirmed_ages(self, now_ms: int) -> bool:
+        """Whether `confirm_ages` has anything to do before `apply_retention`. On the loop."""
+        return next(retention.unconfirmed_segments(self, now_ms), None) is not None
+
+    def confirm_ages(self, now_ms: int) -> None:
+        """Hold the ages of segments that seem too old against their batches. In a thread."""
+        retention.confirm_ages(self, now_ms)
+
     def truncate_to(self, offset: int) -> None:
         """Drop every batch that reaches `offset` or beyond; the log then ends there, or before."""
         try:

@@ -237,26 +237,7 @@ def observed_epochs(segments: SegmentList) -> Epochs:
     return epochs
 
 
-def refresh_timestamps(segment: Segment) -> int:
-    """Find a shortened segment's largest timestamp again: the time index's, or a later batch's.
-
-    Gives the offset after its last batch.
-    """
-    last_time = segment.time_index.last()
-    entry = segment.index.last()
-    position = entry[1] if entry else 0
-    largest = NO_TIMESTAMP if last_time is None else last_time[0]
-    offset = -1 if last_time is None else last_time[1] + segment.base_offset
-    end_offset = segment.base_offset
-    for chunk in good_chunks(segment, position, segment.base_offset, verify_crc=False):
-        end_offset = chunk.scan.last_offset + 1
-        if chunk.scan.max_timestamp > largest:
-            largest, offset = chunk.scan.max_timestamp, chunk.scan.max_timestamp_offset
-    segment.set_timestamps(largest, offset, segment.size - position)
-    return end_offset
-
-
-def _position_of(segment: Segment, offset: int) -> int:
+def position_of(segment: Segment, offset: int) -> int:
     """Where a batch starts that is at or before `offset`; an index entry is believed if one is there."""
     if offset <= segment.base_offset:
         return 0
@@ -273,7 +254,7 @@ def replay_producers(state: ProducerState, segments: SegmentList, end_offset: in
     if state.end_offset >= end_offset:
         return
     for segment in segments.between(state.end_offset, end_offset):
-        position = _position_of(segment, state.end_offset)
+        position = position_of(segment, state.end_offset)
         for chunk in good_chunks(segment, position, -1, verify_crc=False):
             at, end = 0, len(chunk.data)
             while at < end:

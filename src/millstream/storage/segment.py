@@ -33,7 +33,10 @@ class Segment:
     __slots__ = (
         "_disk",
         "_first_timestamp",
+        "_is_confirmed",
+        "_is_cut",
         "_is_derived",
+        "_least_age_ms",
         "_lock",
         "_max_timestamp",
         "_max_timestamp_offset",
@@ -82,6 +85,9 @@ class Segment:
         )
         self._unindexed_bytes = 0
         self._is_derived = False
+        self._is_confirmed = is_new
+        self._is_cut = False
+        self._least_age_ms = NO_TIMESTAMP
         self._first_timestamp: int | None = None
         self._max_timestamp: int | None = NO_TIMESTAMP if is_new else None
         self._max_timestamp_offset = NO_TIMESTAMP
@@ -218,15 +224,45 @@ class Segment:
                 self._first_timestamp = known
         return known
 
-    def age_timestamp(self) -> int:
-        """The timestamp by which retention judges the segment."""
-        found = self.max_timestamp
-        if found > NO_TIMESTAMP:
-            return found
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether the largest timestamp is that of its batches, and not only what the time index says."""
+        return self._is_confirmed
+
+    def confirm(self, least_age_ms: int = NO_TIMESTAMP) -> None:
+        """Say that the largest timestamp was held against the batches.
+
+        If some of them could not be read, the segment counts as no older than `least_age_ms`.
+        """
+        self._least_age_ms = least_age_ms
+        self._is_confirmed = True
+
+    def modified_ms(self) -> int:
+        """When its file was last written to; when the segment was opened, if there is none."""
         try:
             return self._disk.mtime_ms(self.path)
         except FileNotFoundError:
             return self.created_ms
+
+    def age_timestamp(self) -> int:
+        """The timestamp by which retention judges the segment."""
+        found = self.max_timestamp
+        if found > NO_TIMESTAMP:
+            return max(found, self._least_age_ms)
+        return self.modified_ms()
+
+    def restore_times(self, entries: Sequence[tuple[int, int]], size: int) -> None:
+        """Take another time index, derived from the batches in the first `size` bytes.
+
+        In any thread. Nothing happens if the segment changed meanwhile.
+        """
+        with self._lock:
+            if self.is_retired or self._is_cut or self.size != size:
+                return
+            self.time_index.replace(entries)
+            self._max_timestamp, relative = entries[-1] if entries else (NO_TIMESTAMP, 0)
+            self._max_timestamp_offset = self.base_offset + relative if entries else -1
+            self._is_confirmed = True
 
     def load_timestamps(self) -> int:
         """Take the largest timestamp from the time index, whose last entry it is."""
@@ -240,6 +276,7 @@ class Segment:
     def set_timestamps(self, max_timestamp: int, max_timestamp_offset: int, unindexed_bytes: int) -> None:
         """Take what a scan of the batches found, which the time index may not hold yet."""
         self._is_derived = True
+        self._is_confirmed = True
         self._max_timestamp = max_timestamp
         self._max_timestamp_offset = max_timestamp_offset
         self._unindexed_bytes = unindexed_bytes
@@ -290,7 +327,9 @@ class Segment:
     def cut(self, size: int, end_offset: int) -> None:
         """Cut the files off at `size`, where the records below `end_offset` end."""
         relative = end_offset - self.base_offset
-        self.shorten(size)
+        with self._lock:  # no other thread may put another time index in place from here on
+            self.shorten(size)
+            self._is_cut = True
         self.is_flushed = False  # it will be gone on with
         self.open().truncate(size)
         self.index.keep_below(relative, column=0)

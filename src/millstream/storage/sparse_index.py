@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 from bisect import bisect_right
+from collections.abc import Sequence
 from operator import itemgetter
 from struct import Struct
 from threading import Lock
@@ -37,12 +38,12 @@ class SparseIndex:
 
     ENTRY: ClassVar[Struct]
 
-    __slots__ = ("_disk", "_file", "_is_closed", "_lock", "_path", "_spill_entries", "_state")
+    __slots__ = ("_disk", "_file", "_is_closed", "_lock", "_spill_entries", "_state", "path")
 
     def __init__(self, disk: Disk, path: str, lock: Lock, *, is_new: bool = False) -> None:
         """`lock` is held while the file is opened and looked at for the first time."""
         self._disk = disk
-        self._path = path
+        self.path = path
         self._lock = lock
         self._is_closed = False
         self._spill_entries = _SPILL_ENTRIES
@@ -79,7 +80,7 @@ class SparseIndex:
     def floor(self, key: int, *, column: int = 0, nowait: bool = False) -> Entry | None:
         """The last entry whose column is at most `key`, None if all are above it."""
         if nowait and self._state is None:
-            raise BlockingIOError(errno.EAGAIN, "index not opened yet", self._path)
+            raise BlockingIOError(errno.EAGAIN, "index not opened yet", self.path)
         stored, waiting = self._state or self._load()
         if waiting and waiting[0][column] <= key:
             return waiting[bisect_right(waiting, key, key=_COLUMNS[column]) - 1]
@@ -124,13 +125,28 @@ class SparseIndex:
         if stored:
             self._created().truncate(0)
 
+    def replace(self, entries: Sequence[Entry]) -> None:
+        """Take these entries instead of all others, in the file too.
+
+        A search under way in another thread may find the file too short. On a full disk the entries wait
+        in memory.
+        """
+        self._state = (0, list(entries))
+        try:
+            self._created().truncate(0)
+            self.spill()
+            self.fsync()
+        except OSError as error:
+            if not is_temporary(error):
+                raise
+
     def begin_anew(self) -> None:
         """Drop all entries and the file itself, which comes to be again with the next `spill`, not before."""
         if self._file is not None:
             self._file.close()
             self._file = None
         try:
-            self._disk.remove(self._path)
+            self._disk.remove(self.path)
         except FileNotFoundError:
             pass
         self._state = (0, [])
@@ -165,7 +181,7 @@ class SparseIndex:
     def _created(self) -> File:
         file = self._file
         if file is None:
-            file = self._file = self._disk.open(self._path, create=True)
+            file = self._file = self._disk.open(self.path, create=True)
         return file
 
     def _load(self) -> tuple[int, list[Entry]]:
@@ -174,9 +190,9 @@ class SparseIndex:
             if self._state is not None:
                 return self._state
             if self._is_closed:
-                raise FileNotFoundError(errno.ENOENT, "the index is closed", self._path)
+                raise FileNotFoundError(errno.ENOENT, "the index is closed", self.path)
             try:
-                file = self._file = self._disk.open(self._path)
+                file = self._file = self._disk.open(self.path)
             except FileNotFoundError:
                 state: tuple[int, list[Entry]] = (0, [])
             else:
@@ -208,10 +224,10 @@ class SparseIndex:
         size = self.ENTRY.size
         file = self._file
         if file is None:
-            raise FileNotFoundError(errno.ENOENT, "the index has no file", self._path)
+            raise FileNotFoundError(errno.ENOENT, "the index has no file", self.path)
         data = file.pread(count * size, number * size, nowait=nowait)
         if len(data) < count * size:
             if nowait:
-                raise BlockingIOError(errno.EAGAIN, "index not in memory", self._path)
-            raise OSError(errno.EIO, "index shorter than its entries", self._path)
+                raise BlockingIOError(errno.EAGAIN, "index not in memory", self.path)
+            raise OSError(errno.EIO, "index shorter than its entries", self.path)
         return data

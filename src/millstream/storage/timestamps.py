@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from millstream.errors import KafkaStorageError, OffsetOutOfRange
 from millstream.protocol.batch import BatchHeader, decode_records, read_header
 from millstream.storage.segment import NO_TIMESTAMP, Segment
+from millstream.storage.time_check import confirm_timestamps, make_times_anew, names_its_batch
 
 if TYPE_CHECKING:
     from millstream.storage.log import Log
     from millstream.storage.segment_list import SegmentList
+
+_log = logging.getLogger(__name__)
 
 _CHUNK_BYTES: Final = 1 << 20
 
@@ -29,7 +33,7 @@ def find_first(log: Log, timestamp: int, limit: int) -> FoundTimestamp | None:
 
     def look(segments: SegmentList) -> FoundTimestamp | None:
         for segment in segments:
-            if segment.max_timestamp >= timestamp and segment.size:
+            if segment.size and _bound(segments, segment) >= timestamp:
                 end_offset = min(limit, segments.start_of_next(segment, log.end_offset))
                 found = _search(log, segment, timestamp, end_offset)
                 if found is not None:
@@ -48,7 +52,7 @@ def find_largest(log: Log, limit: int) -> FoundTimestamp | None:
 
     def look(segments: SegmentList) -> FoundTimestamp | None:
         found: FoundTimestamp | None = None
-        bounds = [(segment.max_timestamp, segment) for segment in segments if segment.size]
+        bounds = [(_bound(segments, segment), segment) for segment in segments if segment.size]
         for bound, segment in sorted(bounds, key=lambda one: -one[0]):
             known = (NO_TIMESTAMP, 0) if found is None else (found.timestamp, -found.offset)
             if (bound, -segment.base_offset) <= known:  # later or no larger: nor are those that follow
@@ -78,9 +82,22 @@ def _look_again(log: Log, look: Callable[[SegmentList], FoundTimestamp | None]) 
                 raise KafkaStorageError(f"reading {log.partition}: {error}") from error
 
 
+def _bound(segments: SegmentList, segment: Segment) -> int:
+    """The largest timestamp of a segment. That of the active one was looked at when the log was opened."""
+    if segment is not segments.active:
+        confirm_timestamps(segment)
+    return segment.max_timestamp
+
+
 def _search(log: Log, segment: Segment, timestamp: int, end_offset: int) -> FoundTimestamp | None:
     """The first record of a segment that is at least as late as `timestamp`."""
     entry = segment.time_index.floor(timestamp)
+    if entry is not None and not names_its_batch(segment, entry):
+        if segment is log.segments.active:  # it grows: only the loop may change its index
+            _log.warning("%s does not agree with the log: it is passed over", segment.time_index.path)
+        else:
+            make_times_anew(segment, segment.size)
+        entry = None
     for header, batch in _batches(log, segment.base_offset + (entry[1] if entry else 0), end_offset):
         if header.max_timestamp >= timestamp:
             for found in _timestamps(log, header, batch):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.protocol.batch import read_header
-from millstream.storage import recovery
+from millstream.storage import recovery, time_check
 from millstream.storage.producer_state import ProducerState
 from millstream.storage.reading import locate
 from millstream.storage.segment import Segment
@@ -43,7 +43,7 @@ def truncate(log: Log, offset: int) -> None:
             is_cut = found is not None and found.segment is last
             last.cut(found.position + found.start if found and is_cut else last.size, end_offset)
             last.fsync(with_indexes=False)  # else a power loss could bring back what was cut off
-            reached = recovery.refresh_timestamps(last)
+            reached = time_check.refresh_timestamps(last)
         if reached < end_offset:  # the log ends in a gap, and goes on behind it in another segment
             if last.size:
                 last.spill()
