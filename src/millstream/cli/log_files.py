@@ -35,6 +35,7 @@ from millstream.storage.names import (
 from millstream.storage.offset_index import OffsetIndex
 from millstream.storage.producer_snapshot import decode_snapshot
 from millstream.storage.time_index import TimeIndex
+from millstream.storage.transaction_checkpoint import TRANSACTION_INDEXES, parse_known
 
 Entry: TypeAlias = dict[str, Any]
 
@@ -49,12 +50,14 @@ class BadFile(MillstreamError):
 
 
 def kind_of(path: str) -> str | None:
-    """What a file is, by its name: a segment's suffix, `epochs`, `checkpoint`, `properties`, or None."""
+    """What a file is, by its name: a segment's suffix, `epochs`, `checkpoint` and the like, or None."""
     name = os.path.basename(path)
     for mark in _MARKS:
         name = name.removesuffix(mark)
     if name == EPOCHS_FILE:
         return "epochs"
+    if name == TRANSACTION_INDEXES:
+        return "known indexes"
     if name.endswith("-checkpoint"):
         return "checkpoint"
     if name in (META_FILE, METADATA_FILE):
@@ -96,6 +99,11 @@ def entries_of(path: str, *, with_records: bool = False, check_records: bool = F
         yield from _producers(data, path)
     elif kind == "epochs":
         yield from ({"epoch": epoch, "start_offset": start} for epoch, start in Epochs.parse(data).entries)
+    elif kind == "known indexes":
+        for (topic, number), known in parse_known(data).items():
+            indexes = {base: one._asdict() for base, one in known.checksums.items()}
+            span: Entry = {"start_offset": known.start_offset, "end_offset": known.end_offset}
+            yield {"topic": topic, "partition": number, **span, "segments": indexes}
     elif kind == "checkpoint":
         for topic, partition, offset in (
             parse_checkpoint(data, 3) if data else ()

@@ -19,6 +19,8 @@ from millstream.storage.snapshots import Snapshots
 from millstream.storage.surroundings import Surroundings
 from millstream.storage.swap import finish_swaps
 from millstream.storage.time_check import is_time_index_sound
+from millstream.storage.transaction_check import TransactionCheck
+from millstream.storage.transaction_checkpoint import KnownIndexes
 
 if TYPE_CHECKING:
     from millstream.config.log import LogConfig
@@ -68,6 +70,7 @@ def load_log(
     recovery_point: int | None = None,
     start_offset: int = 0,
     cleaned_until: int = 0,
+    known_indexes: KnownIndexes | None = None,
     producer_expiration_ms: int = DAY_MS,
 ) -> Log:
     """The log in a folder. `is_clean` says that the last stop wrote everything down, `is_kept` that nothing
@@ -160,12 +163,24 @@ def load_log(
         is_folder_synced=is_clean,
     )
     loaded.cleaned_until = min(cleaned_until, end_offset)
+    _check_transactions(loaded, known_indexes, sure_offset)
     if restart_offset > end_offset:
         # All that is left was deleted, and what was lost too. New records must not get offsets below
         # the start: the next start would take them for deleted ones.
         log.warning("%s ends at %d, but starts at %d: it is emptied", partition, end_offset, restart_offset)
         truncation.empty(loaded, restart_offset)
     return loaded
+
+
+def _check_transactions(loaded: Log, known: KnownIndexes | None, sure_offset: int) -> None:
+    """Let the transaction indexes that were not derived anew, those below `sure_offset`, be checked."""
+    segments = loaded.segments
+    for segment in segments:
+        if segment.size and segment.base_offset < sure_offset:
+            end_offset = segments.start_of_next(segment, loaded.end_offset)
+            expected = None if known is None else known.of(segment.base_offset, end_offset)
+            check = TransactionCheck(loaded, segment, end_offset, expected)
+            segment.transaction_index.mistrust(check, expected)
 
 
 def _recover(

@@ -378,7 +378,16 @@ class Log:
         """
         while True:
             segments = self.segments
-            found = segments.aborted_transactions(start_offset, end_offset, self.end_offset, nowait=nowait)
+            try:
+                found = segments.aborted_transactions(
+                    start_offset, end_offset, self.end_offset, nowait=nowait
+                )
+            except BlockingIOError:
+                raise
+            except OSError as error:
+                if self.is_changed_since(segments):
+                    continue
+                raise KafkaStorageError(f"reading {self.partition}: {error}") from error
             if start_offset < segments.first.base_offset:
                 raise OffsetOutOfRange(f"offset {start_offset} of {self.partition} was deleted meanwhile")
             if not self.is_changed_since(segments):

@@ -11,6 +11,7 @@ once the cluster knows of that (`mark_boot`): else a process that ended before w
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 from collections.abc import Callable, Container, Iterable
@@ -21,6 +22,14 @@ from millstream.model import TopicPartition
 from millstream.storage import checkpoints, names
 from millstream.storage.disk import Disk, Lock
 from millstream.storage.meta_properties import MetaProperties, OtherDir
+from millstream.storage.transaction_checkpoint import (
+    TRANSACTION_INDEXES,
+    KnownIndexes,
+    encode_known,
+    parse_known,
+)
+
+log = logging.getLogger(__name__)
 
 CLUSTER_METADATA = "__cluster_metadata"
 """The topic of Apache Kafka's own controllers, which may lie in a folder that it wrote."""
@@ -48,6 +57,7 @@ class LogDir:
         self._boot_id = self._marked_boot = ""
         self._lock: Lock | None = None
         self._written: dict[str, dict[TopicPartition, int]] = {}
+        self._known_indexes = b""
         self._checkpointing = threading.Lock()
         self._syncing = threading.Lock()
         self._is_released = False
@@ -201,6 +211,29 @@ class LogDir:
         with self._checkpointing:
             if not self._is_released:
                 self._replace(name, offsets())
+
+    def read_known_indexes(self) -> dict[TopicPartition, KnownIndexes]:
+        """What is known of the logs' transaction indexes; nothing if the file is not readable."""
+        path = f"{self.path}/{TRANSACTION_INDEXES}"
+        try:
+            self._known_indexes = self._disk.read_file(path)
+            return parse_known(self._known_indexes)
+        except FileNotFoundError:
+            return {}
+        except checkpoints.BadCheckpoint as error:
+            log.warning(
+                "%s is not readable, and transaction indexes are checked by the logs: %s", path, error
+            )
+            return {}
+
+    def write_known_indexes(self, known: Callable[[], dict[TopicPartition, KnownIndexes]]) -> None:
+        """Replace that file, unless it already says so. In any thread, as `write_offsets`."""
+        with self._checkpointing:
+            if not self._is_released:
+                data = encode_known(known())
+                if data != self._known_indexes:
+                    self._disk.replace_file(f"{self.path}/{TRANSACTION_INDEXES}", data)
+                    self._known_indexes = data
 
     def has_offsets_of(self, partition: TopicPartition) -> bool:
         """Whether a checkpoint file speaks of a partition."""

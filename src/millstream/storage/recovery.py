@@ -159,7 +159,9 @@ def rebuild_segment(
             position, next_offset = at + header.size, header.next_offset
             if producers is not None and header.base_offset >= producers.end_offset:
                 if header.producer_id >= 0:
-                    note_batch(producers, segment.transaction_index, header, data)
+                    aborted = note_batch(producers, header, data)
+                    if aborted is not None:
+                        segment.transaction_index.add(aborted)
                 producers.end_offset = next_offset
         if position == segment.size or next_offset >= recovery_point:
             break
@@ -260,6 +262,6 @@ def replay_producers(state: ProducerState, segments: SegmentList, end_offset: in
             while at < end:
                 header = read_header(chunk.data, at)
                 if header.producer_id >= 0 and state.end_offset <= header.base_offset < end_offset:
-                    note_batch(state, None, header, chunk.data[at : at + header.size])
+                    note_batch(state, header, chunk.data[at : at + header.size])
                 at += header.size
     state.end_offset = end_offset

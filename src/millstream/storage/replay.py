@@ -5,7 +5,7 @@ from __future__ import annotations
 from millstream.protocol.batch import BatchHeader, ControlMarker, decode_marker, decode_records
 from millstream.storage.disk import Buffer
 from millstream.storage.producer_state import ProducerState
-from millstream.storage.transaction_index import AbortedTransaction, TransactionIndex
+from millstream.storage.transaction_index import AbortedTransaction
 
 
 def read_marker(batch: Buffer) -> ControlMarker | None:
@@ -29,15 +29,13 @@ def note_marker(
     return aborted
 
 
-def note_batch(
-    producers: ProducerState, index: TransactionIndex | None, header: BatchHeader, batch: Buffer
-) -> None:
-    """Take a batch of some producer, with the offsets it carries, into the state and the index."""
+def note_batch(producers: ProducerState, header: BatchHeader, batch: Buffer) -> AbortedTransaction | None:
+    """Take a batch of some producer, with the offsets it carries, into the state.
+
+    Gives the entry for the transaction index, if it ends a transaction that was aborted.
+    """
     if not header.is_control:
         producers.add(header, header.base_offset, header.last_offset)
-        return
+        return None
     marker = read_marker(batch)
-    if marker is not None:
-        aborted = note_marker(producers, header, marker, header.last_offset)
-        if aborted is not None and index is not None:
-            index.add(aborted)
+    return None if marker is None else note_marker(producers, header, marker, header.last_offset)

@@ -25,6 +25,7 @@ from millstream.storage.log import Log
 from millstream.storage.log_dir import LogDir
 from millstream.storage.partition_metadata import read_topic_id, write_topic_id
 from millstream.storage.surroundings import Surroundings
+from millstream.storage.transaction_check import known_indexes
 from millstream.storage.trash import Trash
 
 log = logging.getLogger(__name__)
@@ -157,6 +158,7 @@ class Store:
         start_offsets = folder.read_offsets(checkpoints.LOG_STARTS)
         cleaned = folder.read_offsets(checkpoints.CLEANER_OFFSETS)
         watermarks = folder.read_offsets(checkpoints.HIGH_WATERMARKS)
+        indexes = folder.read_known_indexes()
         around = self._surroundings(folder)
         is_kept = folder.kept_all
         if not folder.was_clean:
@@ -178,6 +180,7 @@ class Store:
                     recovery_point=recovery_points.get(partition),
                     start_offset=start_offsets.get(partition, 0),
                     cleaned_until=cleaned.get(partition, 0),
+                    known_indexes=indexes.get(partition),
                     producer_expiration_ms=self._producer_expiration_ms,
                 )
             except NotADirectoryError:
@@ -473,6 +476,7 @@ class Store:
         folder = self._dir_of.get(cleaned.partition)
         if folder is not None and not folder.has_failed:
             try:
+                self._write_known_indexes(folder)
                 self._write_cleaned(folder)
             except OSError as error:
                 self._not_written(folder, error)
@@ -561,12 +565,18 @@ class Store:
         return [one for one in [*list(self._logs.values()), *doubles] if one.dir_path == folder.path]
 
     def _write_checkpoints(self, folder: LogDir) -> None:
+        self._write_known_indexes(folder)
         folder.write_offsets(
             checkpoints.RECOVERY_POINTS,
             lambda: {one.partition: one.saved_point for one in self._logs_of(folder)},
         )
         self._write_starts(folder)
         self._write_cleaned(folder)
+
+    def _write_known_indexes(self, folder: LogDir) -> None:
+        folder.write_known_indexes(
+            lambda: {one.partition: known_indexes(one) for one in self._logs_of(folder)}
+        )
 
     def _write_cleaned(self, folder: LogDir) -> None:
         folder.write_offsets(
