@@ -12,6 +12,8 @@ from bench.apache_kafka import KafkaBroker
 
 from millstream.testing import Broker
 from tests.cli.conftest import CommandLine
+from tests.storage.logs import World
+from tests.storage.test_transaction_check import stopped
 
 LINES = b"".join(b"key%d:%s\n" % (n, b"v" * 1000) for n in range(2000))
 SMALL_SEGMENTS = ("-c", "segment.bytes=1048576", "-c", "index.interval.bytes=1000", "-p", "2")
@@ -153,6 +155,41 @@ def test_damage_is_named_with_its_place(millstream: CommandLine, log: Path, tmp_
     assert [json.loads(line)["position"] for line in dumped.out.splitlines()] == [
         batch["position"] for batch in batches[:3]
     ]
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_an_index_is_held_against_its_segment(
+    millstream: CommandLine, log: Path, tmp_path: Path, suffix: str
+) -> None:
+    copy = tmp_path / log.name
+    shutil.copytree(log, copy)
+    index = min(copy.glob(f"*{suffix}"))
+    whole = index.read_bytes()
+    assert millstream.run("log", "dump", str(index), "--check").code == 0
+    for position in (0, 1, 5, 7, len(whole) // 2, len(whole) - 11, len(whole) - 6, len(whole) - 1):
+        index.write_bytes(whole[:position] + bytes([whole[position] ^ 0x80]) + whole[position + 1 :])
+        result = millstream.run("log", "dump", str(index), "--check")
+        assert (result.code, f"damaged: {index}" in result.err) == (1, True), f"position {position}"
+    if suffix == ".timeindex":
+        index.write_bytes(whole[:-12])
+        assert "largest timestamp" in millstream.run("log", "dump", str(index), "--check").err
+
+
+def test_a_transaction_index_is_held_against_its_segment(millstream: CommandLine, tmp_path: Path) -> None:
+    index = stopped(World(tmp_path))[0]
+    whole = index.read_bytes()
+    assert len(whole) == 34
+    folder = str(index.parent)
+    assert millstream.run("log", "dump", folder, "--check").code == 0
+    for position in range(33):
+        index.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+        result = millstream.run("log", "dump", str(index), "--check")
+        assert (result.code, f"damaged: {index}" in result.err) == (1, True), f"position {position}"
+    for shorter in (b"", whole[:-3]):
+        index.write_bytes(shorter)
+        assert f"damaged: {index}" in millstream.run("log", "dump", str(index), "--check").err
+    index.unlink()
+    assert f"damaged: {index}" in millstream.run("log", "dump", folder, "--check").err
 
 
 def test_what_is_no_file_of_a_broker(millstream: CommandLine, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from millstream.cli.index_check import check_beside
 from millstream.cli.log_files import BadFile, Entry, entries_of, files_in, kind_of
 from millstream.cli.output import human_bytes, print_json, print_table
 from millstream.cli.progress import Progress
@@ -28,7 +29,8 @@ def log() -> None:
 def dump(paths: tuple[str, ...], with_records: bool, check: bool, as_json: bool) -> int:
     """Show what files hold: segments, indexes, producer snapshots, checkpoints; of folders, all of them.
 
-    Every batch's checksum and offsets are verified. A file that is damaged is named, with the place,
+    Every batch's checksum and offsets are verified; with --check, indexes are held against the segment
+    beside them. A file that is damaged is named, with the place,
     and the exit code is 1.
 
     \b
@@ -121,6 +123,7 @@ def _check(files: list[str], as_json: bool) -> list[str]:
                     step = entry.get("size", 0)
                     done += step
                     progress.advance(step)
+                check_beside(path)
             except MillstreamError as error:
                 summary.error = _failure(path, error)
             progress.advance(max(0, summary.size - done))
