@@ -1,15 +1,26 @@
-"""A changed byte in a segment is found and reported, and never served as good data."""
+"""A changed byte in a segment or its other files is found, and never served as good data or believed."""
 
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from millstream.errors import KafkaError
-from tests.crash.folders import PARTITION, SEGMENT, append, batch_kinds, copied, opened_log
+from millstream.config.log import LogConfig
+from millstream.errors import KafkaError, KafkaStorageError
+from millstream.protocol.batch import (
+    ControlMarker,
+    Record,
+    decode_records,
+    encode_batch,
+    encode_marker,
+    read_header,
+)
+from millstream.storage.log import Log
+from tests.crash.folders import PARTITION, SEGMENT, append, batch_kinds, copied, opened_log, read_bytes
 from tests.crash.test_truncation import boundaries
 from tests.processes import BrokerProcess
 from tests.wire import Wire, batches, create_topic, fetch, values
@@ -17,6 +28,8 @@ from tests.wire import append as produce
 
 KAFKA_STORAGE_ERROR = 56
 CHANGES = (0x01, 0x80, 0xFF)
+HOUR_MS = 3_600_000
+MIXED = LogConfig(index_interval_bytes=200, retention_ms=2 * HOUR_MS)
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +95,92 @@ def test_opened_with_a_changed_byte(stopped: Path, tmp_path: Path) -> None:
             assert piece == whole[: len(piece)], f"position {position}"
             assert len(piece) <= damaged, f"position {position}"
         assert segment.read_bytes() == bytes(changed), f"position {position}: durable bytes were cut off"
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of three segments and two leader epochs, with aborted transactions, stopped cleanly."""
+    data = tmp_path_factory.mktemp("mixed") / "data"
+    data.mkdir()
+    now_ms = int(time.time() * 1000)
+    with opened_log(data, is_clean=True, config=MIXED) as log:
+        for number in range(30):
+            producer_id = number % 3
+            record = Record(value=b"%d" % number, timestamp=now_ms - HOUR_MS + number)
+            batch = encode_batch(
+                [record],
+                producer_id=producer_id,
+                producer_epoch=0,
+                base_sequence=number // 3,
+                is_transactional=True,
+            )
+            log.append(memoryview(batch), read_header(batch), number // 15)
+            marker = ControlMarker(producer_id == 0, 0)
+            batch = encode_marker(
+                marker, producer_id=producer_id, producer_epoch=0, timestamp_ms=record.timestamp
+            )
+            log.append(memoryview(batch), read_header(batch), number // 15)
+            if number % 10 == 9 and number < 29:
+                log.roll()
+    return data
+
+
+def committed(log: Log) -> list[bytes]:
+    """The values that a reader of committed records sees."""
+    found: list[bytes] = []
+    offset = log.start_offset
+    while offset < log.end_offset:
+        piece = log.read(offset, 1000, limit=log.end_offset)
+        aborted = log.aborted_transactions(piece.first_offset, piece.next_offset)
+        found += [record.value or b"" for record in decode_records(piece.data, aborted=aborted)]
+        offset = piece.next_offset
+    return found
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".txnindex", ".snapshot", "-checkpoint"])
+def test_a_changed_byte_beside_the_records(mixed: Path, tmp_path: Path, suffix: str) -> None:
+    """In whatever file of a log: nothing young is deleted, nothing aborted is served, nothing is lost."""
+    pick = random.Random(suffix)
+    names = sorted(path.name for path in (mixed / str(PARTITION)).iterdir() if path.name.endswith(suffix))
+    assert names
+    for name in names:
+        whole = (mixed / str(PARTITION) / name).read_bytes()
+        for position in sorted(pick.sample(range(len(whole)), min(len(whole), 60))):
+            data = copied(mixed, tmp_path / "data")
+            changed = bytearray(whole)
+            changed[position] ^= pick.choice(CHANGES)
+            (data / str(PARTITION) / name).write_bytes(changed)
+            with opened_log(data, config=MIXED) as log:
+                what = f"{name}, position {position}"
+                assert log.apply_retention(int(time.time() * 1000)) == 0, what
+                assert (log.start_offset, log.end_offset) == (0, 60), what
+                try:
+                    assert committed(log) == [b"%d" % number for number in range(0, 30, 3)], what
+                    assert len(read_bytes(log)) == log.size_bytes, what
+                except KafkaStorageError:
+                    assert suffix == "-checkpoint", what  # which of file and batch is right is not known
+                sent = encode_batch([Record(value=b"0")], producer_id=2, producer_epoch=0, base_sequence=9)
+                assert log.append(memoryview(sent), read_header(sent), 1).base_offset == 58, what
+
+
+def test_a_broker_does_not_delete_young_records_by_a_damaged_index(
+    broker_process: Callable[..., BrokerProcess],
+) -> None:
+    broker = broker_process(log_retention_check_interval_ms="100").start()
+    with Wire(broker.bootstrap) as wire:
+        create_topic(wire, "young", segment_bytes=str(1 << 20))
+        for number in range(60):
+            produce(wire, "young", b"%d" % (number % 10) * 50_000)
+    assert broker.stop() == 0
+    index = broker.partition_folder("young") / SEGMENT.replace(".log", ".timeindex")
+    changed = bytearray(index.read_bytes())
+    changed[-10] ^= 1
+    index.write_bytes(changed)
+    broker.start()
+    with Wire(broker.bootstrap) as wire:
+        time.sleep(1)
+        assert values(fetch(wire, "young", 0).records)[0] == b"0" * 50_000
+    assert str(index.name) in broker.output
 
 
 def test_a_broker_reports_damage_and_serves_the_rest(broker_process: Callable[..., BrokerProcess]) -> None:

@@ -21,6 +21,7 @@ from millstream.storage.cleaning_job import CleaningJob, Rewritten, Scanned
 from millstream.storage.disk import Disk
 from millstream.storage.key_scan import KeyScan
 from millstream.storage.payloads import Payloads
+from millstream.storage.recovery import position_of
 from millstream.storage.rewriting import Rewriting
 from millstream.storage.segment import Segment
 
@@ -61,8 +62,7 @@ class Cleaning:
             if end_offset <= start:
                 continue
             offsets.begin(segment.base_offset)
-            position = segment.lookup(start)[1] if start > segment.base_offset else 0
-            for piece in walk(segment, position, scan, job.chunk_bytes):
+            for piece in walk(segment, position_of(segment, start), scan, job.chunk_bytes):
                 read_bytes += piece.moved_bytes
                 yield piece
             if scan.is_full:

@@ -198,7 +198,9 @@ class Segment:
         """
         relative = offset - self.base_offset
         entry = self.index.floor(min(relative, MAX_RELATIVE_OFFSET), nowait=nowait)
-        return (-1, 0) if entry is None else (entry[0] + self.base_offset, entry[1])
+        if entry is None or entry[0] < 0:  # a negative one is damaged
+            return -1, 0
+        return entry[0] + self.base_offset, entry[1]
 
     @property
     def max_timestamp(self) -> int:
