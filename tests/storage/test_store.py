@@ -346,6 +346,42 @@ def test_deleted_records_stay_deleted(world: World) -> None:
     store.close()
 
 
+def _lose_starts(world: World, content: bytes | None) -> Log:
+    """The log after a clean stop whose record of the logs' starts was lost: it began at 7 and ends at 50."""
+    store = world.store()
+    log = store.create(PARTITION, TOPIC_ID, SMALL)
+    fill(log, 50)
+    log.delete_records(7)
+    store.close()
+    path = Path(world.path, "a", "log-start-offset-checkpoint")
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    found = world.store().get(PARTITION)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"0\n2\norders 0 7\n", b"0\n1\norders 0 x\n", None])
+def test_a_lost_record_of_where_logs_start_is_reported(
+    world: World, caplog: pytest.LogCaptureFixture, content: bytes | None
+) -> None:
+    """The leader epochs, which were written after the records were deleted, still tell it."""
+    log = _lose_starts(world, content)
+    assert "a/log-start-offset-checkpoint" in caplog.text
+    assert (log.start_offset, log.end_offset) == (7, 50)
+
+
+def test_a_start_beyond_the_end_of_a_cleanly_stopped_log_is_not_believed(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = _lose_starts(world, b"0\n1\norders 0 99999\n")
+    assert "cannot start at 99999" in caplog.text
+    assert (log.start_offset, log.end_offset) == (7, 50)
+    assert offsets(log) == list(range(7, 50))
+
+
 @pytest.mark.parametrize("way", ["at once", "after sync_names", "after a restart"])
 def test_a_new_log_inherits_nothing_from_a_deleted_one_of_its_name(world: World, way: str) -> None:
     """Else it would count as durable what never was, or as deleted what was not."""

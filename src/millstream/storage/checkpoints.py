@@ -50,7 +50,7 @@ def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
         return {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in rows}
     except FileNotFoundError:
         return {}
-    except ValueError as error:
+    except (ValueError, BadCheckpoint) as error:
         raise BadCheckpoint(f"{path}: {error}") from error
 
 

@@ -68,13 +68,13 @@ def load_log(
     is_kept: bool = False,
     on_lost: Callable[[], None] | None = None,
     recovery_point: int | None = None,
-    start_offset: int = 0,
+    start_offset: int | None = 0,
     cleaned_until: int = 0,
     known_indexes: KnownIndexes | None = None,
     producer_expiration_ms: int = DAY_MS,
 ) -> Log:
     """The log in a folder. `is_clean` says that the last stop wrote everything down, `is_kept` that nothing
-    of what was written can be gone, as the machine has run on since.
+    of what was written can be gone, as the machine has run on since. `start_offset` is None if that was lost.
 
     `on_lost` is called if records are gone or damaged that no kill of the process explains, before anything
     is cut off for that.
@@ -92,7 +92,7 @@ def load_log(
             folder,
             partition,
             config,
-            start_offset=start_offset,
+            start_offset=start_offset or 0,
             producer_expiration_ms=producer_expiration_ms,
         )
     now_ms = around.clock.now_ms()
@@ -114,6 +114,14 @@ def load_log(
             end_offset = None
             recovery_point = recovery_point or segments.active.base_offset
     sure_offset = _NO_END
+    if end_offset is not None and start_offset is not None and start_offset > end_offset:
+        # After a clean stop nothing is lost, so that it is this that is wrong.
+        log.warning("%s ends at %d, and cannot start at %d: it is kept", partition, end_offset, start_offset)
+        start_offset = None
+    is_start_known = start_offset is not None
+    if start_offset is None:
+        # When a log's start is raised, so is that of its first leader epoch, which is written down later.
+        start_offset = epochs.entries[0][1] if epochs.entries else 0
     if end_offset is not None:
         recovery_point = end_offset
         producers = ProducerState(end_offset, producer_expiration_ms)
@@ -164,7 +172,7 @@ def load_log(
     )
     loaded.cleaned_until = min(cleaned_until, end_offset)
     _check_transactions(loaded, known_indexes, sure_offset)
-    if restart_offset > end_offset:
+    if restart_offset > end_offset and is_start_known:
         # All that is left was deleted, and what was lost too. New records must not get offsets below
         # the start: the next start would take them for deleted ones.
         log.warning("%s ends at %d, but starts at %d: it is emptied", partition, end_offset, restart_offset)

@@ -35,6 +35,10 @@ CLUSTER_METADATA = "__cluster_metadata"
 """The topic of Apache Kafka's own controllers, which may lie in a folder that it wrote."""
 
 
+_ALWAYS_WRITTEN = (checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS)
+"""What every stop leaves behind, even if it says nothing."""
+
+
 class LogDirInUse(MillstreamError):
     """Another process works in the log dir."""
 
@@ -195,9 +199,20 @@ class LogDir:
 
     def read_offsets(self, name: str) -> dict[TopicPartition, int]:
         """A checkpoint file; a file that is not readable says nothing."""
+        return self.find_offsets(name) or {}
+
+    def find_offsets(self, name: str) -> dict[TopicPartition, int] | None:
+        """A checkpoint file; None if it is not readable, or is not there though a clean stop wrote it."""
+        path = f"{self.path}/{name}"
         try:
-            found = checkpoints.read_offsets(self._disk, f"{self.path}/{name}")
-        except checkpoints.BadCheckpoint:
+            found = checkpoints.read_offsets(self._disk, path)
+        except checkpoints.BadCheckpoint as error:
+            log.warning("the checkpoint is not readable, and counts for nothing: %s", error)
+            return None
+        if name in _ALWAYS_WRITTEN and not self._disk.exists(path):
+            if self.was_clean:
+                log.warning("the checkpoint %s is missing", path)
+                return None
             return {}
         self._written[name] = found
         return dict(found)

@@ -155,7 +155,7 @@ class Store:
 
     def _load_dir(self, folder: LogDir) -> None:
         recovery_points = folder.read_offsets(checkpoints.RECOVERY_POINTS)
-        start_offsets = folder.read_offsets(checkpoints.LOG_STARTS)
+        start_offsets = folder.find_offsets(checkpoints.LOG_STARTS)
         cleaned = folder.read_offsets(checkpoints.CLEANER_OFFSETS)
         watermarks = folder.read_offsets(checkpoints.HIGH_WATERMARKS)
         indexes = folder.read_known_indexes()
@@ -178,7 +178,7 @@ class Store:
                     is_kept=is_kept,
                     on_lost=folder.lost_records if is_kept else None,
                     recovery_point=recovery_points.get(partition),
-                    start_offset=start_offsets.get(partition, 0),
+                    start_offset=None if start_offsets is None else start_offsets.get(partition, 0),
                     cleaned_until=cleaned.get(partition, 0),
                     known_indexes=indexes.get(partition),
                     producer_expiration_ms=self._producer_expiration_ms,
