@@ -12,6 +12,8 @@ from millstream.errors import InvalidTopic
 NO_UUID = UUID(int=0)
 
 MAX_TOPIC_NAME = 249
+CLUSTER_METADATA = "__cluster_metadata"
+"""The topic of Apache Kafka's own controllers, which may lie in a folder that it wrote and is left alone."""
 _LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 
 

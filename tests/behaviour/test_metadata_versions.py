@@ -9,6 +9,7 @@ import pytest
 
 from millstream.model import NO_UUID
 from millstream.protocol.messages import (
+    CreateTopicsRequest,
     DescribeClusterRequest,
     DescribeTopicPartitionsRequest,
     ListOffsetsRequest,
@@ -50,6 +51,18 @@ def test_one_topic_all_topics_and_none(wire: Wire, bootstrap: str, new_name: Nam
     everything = wire.ask(MetadataRequest(topics=None if version else []), version)
     assert topic in [each.name for each in everything.topics]
     assert bool(everything.cluster_id) == (version >= 2)
+
+
+def test_the_topic_of_kafkas_controllers_is_not_made(wire: Wire) -> None:
+    """Its folder would be passed over by the next start."""
+    request = MetadataRequest(topics=[Wanted(name="__cluster_metadata")], allow_auto_topic_creation=True)
+    assert wire.ask(request).topics[0].error_code == INVALID_TOPIC
+    wanted = CreateTopicsRequest.CreatableTopic(
+        name="__cluster_metadata", num_partitions=1, replication_factor=1, assignments=[], configs=[]
+    )
+    (answer,) = wire.ask(CreateTopicsRequest(topics=[wanted], timeout_ms=5000)).topics
+    assert answer.error_code == INVALID_TOPIC
+    assert "Apache Kafka's own controllers" in (answer.error_message or "")
 
 
 def test_auto_creation_is_the_clients_choice(wire: Wire, new_name: Name) -> None:

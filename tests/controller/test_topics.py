@@ -63,7 +63,7 @@ def test_what_cannot_be_made_is_refused(wanted: NewTopic, error: type[KafkaError
         made(wanted)
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ä", "x" * 250])
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ä", "x" * 250, "__cluster_metadata"])
 def test_illegal_names(name: str) -> None:
     with pytest.raises(InvalidTopic):
         check_new_name(name, [])

@@ -20,7 +20,7 @@ from millstream.errors import (
     InvalidTopic,
     TopicAlreadyExists,
 )
-from millstream.model import check_topic_name
+from millstream.model import CLUSTER_METADATA, check_topic_name
 
 MAX_PARTITIONS_A_REQUEST = 10_000
 
@@ -45,6 +45,8 @@ def check_new_name(name: str, existing: Iterable[str]) -> None:
     Names that differ in '.' and '_' alone would be one name in metrics, so Kafka refuses the second.
     """
     check_topic_name(name)
+    if name == CLUSTER_METADATA:  # its folder is Kafka's: a start would pass it over, with its records
+        raise InvalidTopic(f"the topic name {name!r} is that of Apache Kafka's own controllers")
     folded = name.replace(".", "_")
     for other in existing:
         if other == name:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Container, Iterable
 from uuid import UUID
 
 from millstream.errors import MillstreamError
-from millstream.model import TopicPartition
+from millstream.model import CLUSTER_METADATA, TopicPartition
 from millstream.storage import checkpoints, names
 from millstream.storage.disk import Disk, Lock
 from millstream.storage.meta_properties import MetaProperties, OtherDir
@@ -30,9 +30,6 @@ from millstream.storage.transaction_checkpoint import (
 )
 
 log = logging.getLogger(__name__)
-
-CLUSTER_METADATA = "__cluster_metadata"
-"""The topic of Apache Kafka's own controllers, which may lie in a folder that it wrote."""
 
 
 _ALWAYS_WRITTEN = (checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS)
