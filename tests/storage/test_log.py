@@ -107,6 +107,23 @@ def test_segments_roll_by_age_of_their_first_batch(world: World) -> None:
     assert len(log.segments) == 2
 
 
+def test_a_segment_without_timestamps_ages_by_the_clock(world: World) -> None:
+    log = world.open(replace(SMALL, segment_ms=1000))
+    append(log, batch(b"first", timestamp=-1))
+    world.clock.ms += 1000
+    append(log, batch(b"second", timestamp=-1))
+    assert len(log.segments) == 1
+    world.clock.ms += 1
+    append(log, batch(b"third", timestamp=-1))
+    assert [segment.base_offset for segment in log.segments] == [0, 2]
+    world.clock.ms += 1001
+    append(log, batch(b"fourth", timestamp=NOW_MS))
+    assert [segment.base_offset for segment in log.segments] == [0, 2, 3]
+    world.clock.ms += 5000
+    append(log, batch(b"fifth", timestamp=-1))  # the first of this segment has a timestamp: it counts
+    assert len(log.segments) == 3
+
+
 def test_jitter_makes_segments_roll_earlier_never_later(world: World) -> None:
     log = world.open(replace(SMALL, segment_ms=1000, segment_jitter_ms=900))
     rolled_after = []

@@ -111,7 +111,7 @@ class Log:
     def config(self, config: LogConfig) -> None:
         """Take another configuration; it holds from the next append on."""
         self._config = config
-        self._rolling = Rolling(config, self._around.random)
+        self._rolling = Rolling(config, self._around.random, self._around.clock)
 
     @property
     def dir_path(self) -> str:
@@ -501,7 +501,7 @@ class Log:
         self._flusher.name_changed()  # producer snapshots of what was cut off must not come back
         if len(new) > 1:
             self._flusher.rolled(end_offset)
-        self._rolling = Rolling(self._config, self._around.random)
+        self._rolling = Rolling(self._config, self._around.random, self._around.clock)
 
     def abandon_swap(self) -> None:
         """Undo the replacement of segments that has begun, if there is one."""
