@@ -137,6 +137,13 @@ def committed(log: Log) -> list[bytes]:
     return found
 
 
+def is_readable(log: Log, offset: int) -> bool:
+    try:
+        return bool(log.read(offset, 1).data)
+    except KafkaStorageError:
+        return False
+
+
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".txnindex", ".snapshot", "-checkpoint"])
 def test_a_changed_byte_beside_the_records(mixed: Path, tmp_path: Path, suffix: str) -> None:
     """In whatever file of a log: nothing young is deleted, nothing aborted is served, nothing is lost."""
@@ -154,11 +161,11 @@ def test_a_changed_byte_beside_the_records(mixed: Path, tmp_path: Path, suffix: 
                 what = f"{name}, position {position}"
                 assert log.apply_retention(int(time.time() * 1000)) == 0, what
                 assert (log.start_offset, log.end_offset) == (0, 60), what
-                try:
-                    assert committed(log) == [b"%d" % number for number in range(0, 30, 3)], what
-                    assert len(read_bytes(log)) == log.size_bytes, what
-                except KafkaStorageError:
-                    assert suffix == "-checkpoint", what  # which of file and batch is right is not known
+                refused = [offset for offset in range(60) if not is_readable(log, offset)]
+                if suffix == "-checkpoint" and len(refused) == 1:
+                    continue  # whether the file or the one batch is wrong cannot be known
+                assert committed(log) == [b"%d" % number for number in range(0, 30, 3)], what
+                assert len(read_bytes(log)) == log.size_bytes, what
                 sent = encode_batch([Record(value=b"0")], producer_id=2, producer_epoch=0, base_sequence=9)
                 assert log.append(memoryview(sent), read_header(sent), 1).base_offset == 58, what
 
