@@ -94,6 +94,19 @@ def test_a_good_index_is_believed_without_reading_the_segment_again(
     assert not caplog.text
 
 
+def test_what_was_appended_since_the_start_is_not_missed_in_the_index(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    stopped(world)
+    log = world.open(CONFIG, is_clean=True, recovery_point=200)
+    append(log, batch(b"on", timestamp=NOW_MS + 300_000))
+    assert log.apply_retention(NOW_MS + HOUR_MS + 300_000) > 0
+    assert log.start_offset == log.segments.active.base_offset
+    assert log.apply_retention(NOW_MS + HOUR_MS + 300_001) > 0
+    assert log.start_offset == 201
+    assert not caplog.text
+
+
 def test_a_segment_whose_batches_are_damaged_is_as_old_as_its_file(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -26,14 +26,13 @@ def confirm_timestamps(segment: Segment) -> None:
         return
     size = segment.size
     last = segment.time_index.last()
+    known = segment.max_timestamp  # that of the last entry, or of a batch that was appended since
     reached, largest = 0, NO_TIMESTAMP
     if last is None or names_its_batch(segment, last):
-        known = NO_TIMESTAMP if last is None else last[0]
         position = 0 if last is None else position_of(segment, segment.base_offset + last[1])
         for chunk in good_chunks(segment, position, -1):
             reached, largest = chunk.position + len(chunk.data), max(largest, chunk.scan.max_timestamp)
         if reached == size and largest <= known:
-            segment.load_timestamps()
             segment.confirm()
             return
     make_times_anew(segment, size)
