@@ -325,13 +325,14 @@ def _load_epochs(disk: Disk, folder: str, found: set[str], segments: SegmentList
 
 
 def _checked_epochs(epochs: Epochs, segments: SegmentList, start_offset: int, end_offset: int) -> Epochs:
-    """The leader epochs as they were written down, unless the batches at their edges say otherwise.
+    """The leader epochs as they were written down, unless the batches at the first, the latest or the log's
+    end say otherwise. (To look at all would open too many files for a start.)
 
     Two batches in a row that agree with each other and not with the file show that it is the file that is
     wrong; of one alone it is not known, and it is not served.
     """
-    edges = {start_offset, segments.first.base_offset, end_offset, *(start for _, start in epochs.entries)}
-    for edge in edges if epochs.entries else ():
+    starts = [start for _, start in epochs.entries if start > start_offset]
+    for edge in {end_offset, *starts[:1], *starts[-1:]} if epochs.entries else ():
         after = _batch_at(segments, edge)
         before = _batch_at(segments, edge - 1)
         for one, other in (
