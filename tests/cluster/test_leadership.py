@@ -27,7 +27,7 @@ class Case:
         holder = Holder(
             1,
             self.world.clock,
-            1 << 20,
+            lambda: 1 << 20,
             is_alive=lambda number, epoch: number in self.alive and self.alive[number] <= epoch,
         )
         self.leadership = Leadership(holder, self.log, PartitionState([1, 2, 3], isr, 1, 4, 7), 5)

@@ -46,7 +46,7 @@ def lead(world: World, config: LogConfig | None = None, replicas: int = 1, isr: 
     log = world.open(config or LogConfig())
     state = PartitionState([1, 2, 3][:replicas], [1, 2, 3][:isr], leader=1, leader_epoch=0)
     counters = TopicCounters(Metrics(), PARTITION.topic)
-    partition = Partition(PARTITION, TOPIC_ID, log, Holder(1, world.clock, 64 << 20), counters)
+    partition = Partition(PARTITION, TOPIC_ID, log, Holder(1, world.clock, lambda: 64 << 20), counters)
     partition.lead(state)
     return partition
 

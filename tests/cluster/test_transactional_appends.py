@@ -88,7 +88,7 @@ class Case:
         self.coordinator = Coordinator()
         state = PartitionState(replicas=[1], isr=[1], leader=1, leader_epoch=0)
         counters = TopicCounters(Metrics(), PARTITION.topic)
-        holder = Holder(1, world.clock, 64 << 20, self.coordinator)
+        holder = Holder(1, world.clock, lambda: 64 << 20, self.coordinator)
         self.partition = Partition(PARTITION, TOPIC_ID, world.open(LogConfig()), holder, counters)
         self.partition.lead(state)
 

@@ -100,11 +100,29 @@ def test_a_key_may_be_given_for_one_listener() -> None:
             "listener.name.plaintext.scram-sha-256.sasl.jaas.config": "secret",
         }
     )
-    assert config.for_listener("PLAINTEXT", "max.connections") == 5
-    assert config.for_listener("OTHER", "max.connections") == 100
-    assert config.for_listener("PLAINTEXT", "scram-sha-256.sasl.jaas.config") == "secret"
-    with pytest.raises(ConfigError, match="unknown"):
-        BrokerConfig({"listener.name.plaintext.no.such.key": "1"})
+    assert config.for_listener("PLAINTEXT", "max.connections", 7) == 5
+    assert config.for_listener("OTHER", "max.connections", 7) == 7
+    assert config.for_listener("PLAINTEXT", "scram-sha-256.sasl.jaas.config", None) == "secret"
+    assert config["max.connections"] == 100
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("listener.name.plaintext.no.such.key", "unknown"),
+        ("listener.name.plaintext.other.max.connections", "unknown"),
+        ("listener.name.plaintext.num.partitions", "num.partitions cannot be given for one listener alone"),
+        ("listener.name.plaintext.max.connections.per.ip", "cannot be given for one listener alone"),
+        ("listener.name.PLAINTEXT.max.connections", "small letters, plaintext"),
+        ("listener.name.outside.max.connections", "none of the listeners, which are PLAINTEXT"),
+    ],
+)
+def test_a_key_for_one_listener_that_would_have_no_effect_is_refused(name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        BrokerConfig({name: "1"})
+    config = BrokerConfig()
+    with pytest.raises(InvalidConfig, match=message):
+        config.set_dynamic(broker={name: "1"})
 
 
 def test_what_is_set_while_running_wins_and_can_be_taken_back() -> None:
@@ -131,7 +149,9 @@ def test_a_stronger_source_wins_also_in_a_coarser_unit() -> None:
     ("layer", "texts", "says"),
     [
         ("broker", {"num.partitions": "2"}, "cannot be changed while"),
-        ("default", {"listeners": "PLAINTEXT://:1"}, "single broker"),
+        ("broker", {"listeners": "PLAINTEXT://:1"}, "listeners cannot be changed while"),
+        ("broker", {"listener.security.protocol.map": "PLAINTEXT:SSL"}, "cannot be changed while"),
+        ("default", {"ssl.client.auth": "none"}, "single broker"),
         ("broker", {"log.retention.ms": "x"}, "whole number"),
         ("broker", {"no.such": "x"}, "unknown"),
         (

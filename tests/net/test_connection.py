@@ -14,6 +14,7 @@ from millstream.clock import SystemClock
 from millstream.errors import ProtocolError
 from millstream.net.connection import IDLE_BUFFER_BYTES, Connection, Place
 from millstream.net.listener import Limits, Listener
+from millstream.net.occupancy import Occupancy
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -30,9 +31,11 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes:
 
 @asynccontextmanager
 async def serving(
-    service: Callable[[Connection, memoryview], None], limits: Limits | None = None
+    service: Callable[[Connection, memoryview], None],
+    limits: Limits | None = None,
+    occupancy: Occupancy | None = None,
 ) -> AsyncIterator[Listener]:
-    listener = Listener(service, SystemClock(), limits or Limits())
+    listener = Listener(service, SystemClock(), limits or Limits(), occupancy)
     await listener.start("127.0.0.1", 0)
     listener.open()
     try:
@@ -279,8 +282,12 @@ def test_an_idle_connection_gives_its_large_buffer_back() -> None:
 
 def test_connections_beyond_the_limits_are_refused() -> None:
     async def main() -> None:
-        for limits in (Limits(max_connections=1), Limits(max_connections_per_ip=1)):
-            async with serving(echo, limits) as listener, connected(listener) as (reader, writer):
+        for limits, occupancy in (
+            (Limits(max_connections=lambda: 1), Occupancy()),
+            (Limits(), Occupancy(max_connections=lambda: 1)),
+            (Limits(), Occupancy(max_connections_of_ip=lambda ip: int(ip == "127.0.0.1"))),
+        ):
+            async with serving(echo, limits, occupancy) as listener, connected(listener) as (reader, writer):
                 writer.write(framed(b"admitted"))
                 assert await read_frame(reader) == b"admitted"
                 async with connected(listener) as (refused, _):
@@ -290,6 +297,49 @@ def test_connections_beyond_the_limits_are_refused() -> None:
                     except ConnectionResetError:
                         pass
                 assert listener.refused.value == 1
+
+    asyncio.run(main())
+
+
+async def is_admitted(listener: Listener) -> bool:
+    before = len(listener.connections)
+    async with connected(listener) as (reader, writer):
+        try:
+            writer.write(framed(b"admitted"))
+            found = await read_frame(reader) == b"admitted"
+        except (ConnectionError, asyncio.IncompleteReadError):
+            found = False
+    while len(listener.connections) > before:
+        await asyncio.sleep(0.001)
+    return found
+
+
+def test_listeners_share_their_places_and_some_are_reserved() -> None:
+    async def main() -> None:
+        limit, of_ip = 2, 3
+        shared = Occupancy(lambda: limit, lambda _: of_ip)
+        async with (
+            serving(echo, Limits(), shared) as first,
+            serving(echo, Limits(), shared) as second,
+            serving(echo, Limits(is_reserved=True), shared) as reserved,
+            connected(first) as (reader, writer),
+        ):
+            writer.write(framed(b"admitted"))
+            assert await read_frame(reader) == b"admitted"
+            async with connected(second) as (reader, writer):
+                writer.write(framed(b"admitted"))
+                assert await read_frame(reader) == b"admitted"
+                assert not await is_admitted(first)
+                assert not await is_admitted(second)
+                assert await is_admitted(reserved)
+                limit = 3  # as it is set while they listen
+                assert await is_admitted(first)
+                of_ip = 2
+                assert not await is_admitted(reserved)
+            while second.connections:
+                await asyncio.sleep(0.001)
+            assert await is_admitted(first)
+            assert (first.refused.value, second.refused.value, reserved.refused.value) == (1, 1, 1)
 
     asyncio.run(main())
 

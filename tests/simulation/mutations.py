@@ -99,8 +99,8 @@ def ignore_sequences() -> AbstractContextManager[Any]:
 def forget_producers() -> AbstractContextManager[Any]:
     """A restart forgets what the producers have written."""
 
-    def load(self: Snapshots, end_offset: int, first_offset: int, expiration_ms: int) -> ProducerState:
-        return ProducerState(end_offset, expiration_ms)
+    def load(self: Snapshots, end_offset: int, first_offset: int) -> ProducerState:
+        return ProducerState(end_offset)
 
     return patch.object(Snapshots, "load", load)
 

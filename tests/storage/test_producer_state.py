@@ -11,8 +11,8 @@ from millstream.errors import (
     TransactionCoordinatorFenced,
 )
 from millstream.protocol.batch import ControlMarker, encode_marker, read_header
-from millstream.storage.loading import DAY_MS
 from millstream.storage.log import Appended, Log
+from millstream.storage.producer_state import DAY_MS
 from tests.storage.logs import NOW_MS, World, append, batch
 
 LAST_SEQUENCE = 0x7FFFFFFF
@@ -143,27 +143,25 @@ def test_a_refused_batch_changes_nothing(log: Log) -> None:
 def test_silent_producers_are_forgotten_unless_in_a_transaction(log: Log) -> None:
     send(log, 0, producer_id=1)
     write(log, 2)
-    day_ms = log.producers.expiration_ms
     log.apply_retention(NOW_MS)
-    log.apply_retention(NOW_MS + day_ms - 1)
+    log.apply_retention(NOW_MS + DAY_MS - 1)
     assert sorted(log.producers.producers) == [1, 2]
-    log.producers.expire(NOW_MS + day_ms)
+    log.producers.expire(NOW_MS + DAY_MS, DAY_MS)
     assert sorted(log.producers.producers) == [2]
     assert [producer.producer_id for producer in log.active_producers()] == [2]
 
 
 def test_old_timestamps_do_not_make_a_producer_silent(log: Log) -> None:
-    day_ms = log.producers.expiration_ms
-    old = batch(b"x", timestamp=NOW_MS - 1000 * day_ms, producer_id=1, epoch=0, sequence=0)
+    old = batch(b"x", timestamp=NOW_MS - 1000 * DAY_MS, producer_id=1, epoch=0, sequence=0)
     append(log, bytearray(old))
     log.apply_retention(NOW_MS)
     assert append(log, bytearray(old)).is_duplicate
-    log.apply_retention(NOW_MS + day_ms - 1)
-    following = batch(b"y", timestamp=NOW_MS - 1000 * day_ms, producer_id=1, epoch=0, sequence=1)
+    log.apply_retention(NOW_MS + DAY_MS - 1)
+    following = batch(b"y", timestamp=NOW_MS - 1000 * DAY_MS, producer_id=1, epoch=0, sequence=1)
     append(log, bytearray(following))
-    log.apply_retention(NOW_MS + 2 * day_ms - 2)
+    log.apply_retention(NOW_MS + 2 * DAY_MS - 2)
     assert append(log, bytearray(following)).is_duplicate
-    log.apply_retention(NOW_MS + 3 * day_ms)
+    log.apply_retention(NOW_MS + 3 * DAY_MS)
     assert log.active_producers() == []
 
 

@@ -36,6 +36,8 @@ class Cleaner:
         self.uncleanable: dict[Log, str] = {}
         """The logs that are damaged, and how. They are tried again after a restart."""
         self._max_dirty_ratio = 0.0
+        self._workers = 0
+        self._background: Background | None = None
         metrics = broker.metrics
         self.runs = metrics.counters("compaction_runs", "Logs that were compacted.").labels()
         self.failures = metrics.counters("compaction_failures", "Compactions that failed.").labels()
@@ -55,11 +57,28 @@ class Cleaner:
         )
 
     def begin(self, background: Background) -> None:
-        config = self.broker.config
-        if config["log.cleaner.enable"]:
-            for _ in range(config["log.cleaner.threads"]):
-                worker = Worker(self)
-                background.every("compaction", worker.pause_ms, worker.work)
+        if self.broker.config["log.cleaner.enable"]:
+            self._background = background
+            self.configure()
+
+    @property
+    def threads(self) -> int:
+        """How many logs may be compacted at a time, as it is set now."""
+        threads: int = self.broker.config["log.cleaner.threads"]
+        return threads
+
+    def rate(self) -> float:
+        """How many bytes a second a compaction may read and write, as it is set now."""
+        rate: float = self.broker.config["log.cleaner.io.max.bytes.per.second"]
+        return max(1.0, rate)
+
+    def configure(self) -> None:
+        """Start the workers that are missing, where more are allowed now. Where fewer are, the last rest."""
+        if self._background is not None:
+            for number in range(self._workers, self.threads):
+                worker = Worker(self, number)
+                self._background.every("compaction", worker.pause_ms, worker.work)
+                self._workers += 1
 
     async def dirtiest(self) -> Cleanable | None:
         """The log that needs compaction most, None if none does."""
@@ -82,8 +101,9 @@ class Cleaner:
 class Worker:
     """One of log.cleaner.threads: compacts one log after another, and rests when none needs it."""
 
-    def __init__(self, cleaner: Cleaner) -> None:
+    def __init__(self, cleaner: Cleaner, number: int = 0) -> None:
         self._cleaner = cleaner
+        self._number = number
         self._config = cleaner.broker.config
         self._process: CleaningProcess | None = None
         self._has_looked = False
@@ -95,9 +115,12 @@ class Worker:
     async def work(self) -> None:
         """Compact whatever needs it."""
         self._has_looked = True
-        busy = self._cleaner.busy
+        cleaner, busy = self._cleaner, self._cleaner.busy
         try:
-            while (found := await self._cleaner.dirtiest()) is not None:
+            while self._number < cleaner.threads:
+                found = await cleaner.dirtiest()
+                if found is None:
+                    return
                 busy.add(found.log)
                 try:
                     if not await self._clean(found):
@@ -135,7 +158,7 @@ class Worker:
         work: Work | None = None
         records_read = records_kept = 0
         try:
-            threads = max(1, config["log.cleaner.threads"])
+            threads = max(1, cleaner.threads)
             job = await in_thread(
                 compaction.prepare,
                 config["log.cleaner.dedupe.buffer.size"] // threads,
@@ -178,15 +201,11 @@ class Worker:
             if self._process is None:
                 await in_thread(self._start_process)
             assert self._process is not None
-            return ProcessWork(compaction, job, self._process, self._rate)
-        return ThreadWork(compaction, job, disk, self._rate)
+            return ProcessWork(compaction, job, self._process, self._cleaner.rate)
+        return ThreadWork(compaction, job, disk, self._cleaner.rate)
 
     def _start_process(self) -> None:
         self._process = CleaningProcess()
-
-    def _rate(self) -> float:
-        rate: float = self._config["log.cleaner.io.max.bytes.per.second"]
-        return max(1.0, rate)
 
 
 def _look_at(logs: list[tuple[Log, int]], now_ms: int) -> list[Cleanable]:

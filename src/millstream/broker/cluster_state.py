@@ -331,6 +331,7 @@ class ClusterState:
             own, default = _min_isr_alone(one.texts, own), _min_isr_alone(every.texts, default)
             changed = broker.config.set_dynamic(broker=own, default=default)
         if changed:
+            broker.cleaner.configure()
             for topic in broker.metadata.topics.values():
                 broker.replicas.configure(topic)
 

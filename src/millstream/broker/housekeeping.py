@@ -68,6 +68,7 @@ class Housekeeping:
         """Delete segments that are too old, or too many."""
         now_ms = self._broker.clock.now_ms()
         async for partition in self._healthy():
+            expiration_ms = self._broker.config["producer.id.expiration.ms"]
             try:
                 if partition.log.needs_confirmed_ages(now_ms):
                     threads = self._broker.threads.reads(partition.log.dir_path)
@@ -75,7 +76,7 @@ class Housekeeping:
                     await loop.run_in_executor(threads, partition.log.confirm_ages, now_ms)
                     if partition.failure is not None or partition.log.is_closed:
                         continue  # it was deleted, or failed, meanwhile
-                partition.log.apply_retention(now_ms, high_watermark=partition.high_watermark)
+                partition.log.apply_retention(now_ms, partition.high_watermark, expiration_ms)
             except KafkaError as error:  # the others go on: this may be what frees the disk
                 log.warning("retention of %s: %s", partition.name, error.message)
 

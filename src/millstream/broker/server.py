@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from concurrent.futures import ThreadPoolExecutor
 from random import Random, SystemRandom
 from uuid import UUID
@@ -23,6 +22,7 @@ from millstream.broker.group_metrics import GroupMetrics
 from millstream.broker.group_nodes import SHOW_GROUPS_MS, GroupNodes
 from millstream.broker.group_topics import GroupTopics
 from millstream.broker.housekeeping import Housekeeping
+from millstream.broker.ip_limits import IpLimits
 from millstream.broker.membership import Membership
 from millstream.broker.metrics_endpoint import MetricsEndpoint
 from millstream.broker.own_registry import registry_folder
@@ -50,6 +50,7 @@ from millstream.errors import KafkaError, KafkaStorageError
 from millstream.metrics import Metrics
 from millstream.model import encode_uuid
 from millstream.net.listener import Limits, Listener
+from millstream.net.occupancy import MANY, Occupancy
 from millstream.protocol.messages import ApiVersionsResponse
 from millstream.registry.choice import make_registry
 from millstream.registry.contract import NodeExists, NoNode, Registry
@@ -111,6 +112,8 @@ class Broker:
             if not route.is_internal
         ]
         self.listeners: dict[str, Listener] = {}
+        self.ip_limits = IpLimits(config)
+        self._occupancy = Occupancy(lambda: config["max.connections"], self.ip_limits.of)
         self.endpoints: tuple[Endpoint, ...] = ()
         self.is_rack_aware = config["replica.selector.class"] is not None
         """Whether consumers are sent to a replica in their rack."""
@@ -144,6 +147,7 @@ class Broker:
         )
         self.coordinators.add(TRANSACTIONS_TOPIC, self.transactions)
         self.background = Background(self.metrics.background_failures)
+        self.cleaner = Cleaner(self)
         self.metrics_endpoint = MetricsEndpoint(self.metrics.exposition)
         self.threads = Threads()
         self.store: Store
@@ -196,7 +200,6 @@ class Broker:
             cluster_id=cluster_id,
             broker_id=config.node_id,
             random=self.random,
-            producer_expiration_ms=config["producer.id.expiration.ms"],
             boot_id=self._boot_id,
             lost_dirs=config["lost.log.dirs"],
         )
@@ -230,6 +233,7 @@ class Broker:
         self.replicas.on_resign = self.coordinators.resign
         self.producer_ids = ProducerIds(self.registry, config.node_id)
         self.controller = Controller(self.registry, self.replicas, config, self.clock, self.random)
+        await self.ip_limits.start()
         for listener in (*config.listeners, *self._own_peer_listener()):
             await self._listen(listener)
         await self._join()
@@ -252,7 +256,7 @@ class Broker:
                 opened.open()
         Housekeeping(self).begin(self.background)
         self.background.every("showing groups", lambda: SHOW_GROUPS_MS, self.group_nodes.show)
-        Cleaner(self).begin(self.background)
+        self.cleaner.begin(self.background)
         if config["metrics.listener"]:
             await self.metrics_endpoint.start(config["metrics.listener"])
             self.background.every(
@@ -360,22 +364,25 @@ class Broker:
         return str(msgspec.json.decode(node.data)["id"])
 
     async def _listen(self, listener: ListenerConfig) -> None:
-        config = self.config
+        """Begin to listen. However many clients there are, other brokers find a place where they have a
+        listener of their own; on that which the broker made for them, nothing is counted at all.
+        """
+        config, name = self.config, listener.name
+        is_internal = name == self.peer_listener
         limits = Limits(
             max_request_bytes=config["socket.request.max.bytes"],
-            max_connections=config["max.connections"],
-            max_connections_per_ip=config["max.connections.per.ip"],
-            other_limits_by_ip=_limits_by_ip(config["max.connections.per.ip.overrides"]),
+            max_connections=lambda: config.for_listener(name, "max.connections", MANY),
+            is_reserved=is_internal and len(config.listeners) > 1,
             send_buffer_bytes=config["socket.send.buffer.bytes"],
             receive_buffer_bytes=config["socket.receive.buffer.bytes"],
             max_idle_seconds=_or_never(config["connections.max.idle.ms"]) / 1000,
             max_buffered_bytes=_or_never(config["queued.max.request.bytes"]),
             backlog=config["socket.listen.backlog.size"],
         )
-        is_internal = listener.name == self.peer_listener
-        service = self.router.service(listener.name, is_internal=is_internal)
-        made = Listener(service, self.clock, limits)
-        self.listeners[listener.name] = made
+        service = self.router.service(name, is_internal=is_internal)
+        is_counted = not (is_internal and config.peer_listener is None)
+        made = Listener(service, self.clock, limits, self._occupancy if is_counted else None)
+        self.listeners[name] = made
         await made.start(listener.host, listener.port)
 
     @property
@@ -442,16 +449,6 @@ class Broker:
                 self._reported.clear()
             self._reported.add(error.message)
             log.error("a fetch could not be served: %s", error.message)
-
-
-def _limits_by_ip(text: str) -> dict[str, int]:
-    """The limits in a text such as 10.0.0.7:20,10.0.0.8:50; host names are looked up once."""
-    limits: dict[str, int] = {}
-    for pair in filter(None, map(str.strip, text.split(","))):
-        host, _, limit = pair.rpartition(":")
-        for found in socket.getaddrinfo(host.strip("[]"), None, proto=socket.IPPROTO_TCP):
-            limits[str(found[4][0])] = int(limit)
-    return limits
 
 
 def _or_never(limit: int) -> int:

@@ -36,7 +36,8 @@ class Holder:
 
     broker_id: int
     clock: Clock
-    max_decompressed_bytes: int
+    max_decompressed_bytes: Callable[[], int]
+    """How much a batch may unfold to, as it is set now."""
     admission: Admission = no_admission
     """Asks the coordinators about transactional batches."""
     is_lease_held: Callable[[], bool] = _always

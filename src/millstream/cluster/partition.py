@@ -96,7 +96,7 @@ class Partition(Replica):
             timestamp_type=config.message_timestamp_type,
             timestamp_before_max_ms=config.message_timestamp_before_max_ms,
             timestamp_after_max_ms=config.message_timestamp_after_max_ms,
-            max_decompressed_bytes=self._holder.max_decompressed_bytes,
+            max_decompressed_bytes=self._holder.max_decompressed_bytes(),
         )
         self._quick_rules = self.rules.unfolding_at_most(QUICK_BYTES)
         self._flushing.configure()

@@ -74,7 +74,7 @@ class Replicas:
         self._holder = Holder(
             self._broker_id,
             clock,
-            config["max.decompressed.bytes"],
+            lambda: config["max.decompressed.bytes"],
             admission,
             is_lease_held=is_lease_held,
             is_alive=self._is_alive,

@@ -12,7 +12,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from millstream.config.broker_keys import BROKER_KEYS, REMOVED, find_key
+from millstream.config.broker_keys import BROKER_KEYS, LISTENER_PREFIX, PER_LISTENER, REMOVED, find_key
 from millstream.config.checks import Value
 from millstream.config.keys import BadValue, ConfigError, ConfigKey, nearest
 from millstream.config.listeners import Listener, parse_listeners, parse_protocols
@@ -87,10 +87,9 @@ class BrokerConfig:
         """The value of a name that may be given for one listener only; None if it is not."""
         return self._values.get(name)
 
-    def for_listener(self, listener: str, name: str) -> Any:
-        """The value of a key for one listener: listener.name.LISTENER.KEY, else KEY."""
-        special = f"listener.name.{listener.lower()}.{name}"
-        return self._values[special] if special in self._values else self._values[name]
+    def for_listener(self, listener: str, name: str, otherwise: Any) -> Any:
+        """The value of a key that is given for one listener alone, listener.name.LISTENER.KEY."""
+        return self._values.get(f"{LISTENER_PREFIX}{listener.lower()}.{name}", otherwise)
 
     @property
     def layers(self) -> tuple[Layer, Layer, Layer]:
@@ -221,6 +220,10 @@ class BrokerConfig:
                     f"advertised.listeners has {listener}; give a host that clients can connect to"
                 )
         self.inter_broker_listener  # noqa: B018 (raises if there is none)
+        for name in (*self._static.texts, *self._dynamic.texts):
+            only_for, is_used = _listener_of(name), not known_key(name).idle
+            if only_for is not None and is_used and only_for.upper() not in names:
+                raise ConfigError(f"{name} names none of the listeners, which are {', '.join(names)}")
         for low, high in _ORDERED:
             if self[low] > self[high]:
                 raise ConfigError(f"{low} ({self[low]}) must not be greater than {high} ({self[high]})")
@@ -242,7 +245,20 @@ def known_key(name: str) -> ConfigKey:
         if name in REMOVED:
             raise ConfigError(f"{name} does not exist in Kafka 4: {REMOVED[name]}")
         raise ConfigError(f"unknown configuration key {name}{nearest(name, BROKER_KEYS)}")
+    listener = _listener_of(name)
+    if listener is not None:
+        if listener != listener.lower():
+            raise ConfigError(f"{name}: write the listener in small letters, {listener.lower()}")
+        if key.name not in PER_LISTENER and not key.idle:
+            raise ConfigError(f"{key.name} cannot be given for one listener alone; set {key.name} itself")
     return key
+
+
+def _listener_of(name: str) -> str | None:
+    """The listener that a name such as listener.name.plaintext.max.connections is for."""
+    if not name.startswith(LISTENER_PREFIX):
+        return None
+    return name[len(LISTENER_PREFIX) :].partition(".")[0]
 
 
 def check_dynamic(texts: Mapping[str, str], *, per_broker: bool) -> dict[str, Value]:

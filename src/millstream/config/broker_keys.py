@@ -64,7 +64,9 @@ REMOVED: Mapping[str, str] = {
 }
 """Keys that Kafka had before 4.0, with what to do instead."""
 
-_LISTENER_PREFIX = "listener.name."
+LISTENER_PREFIX = "listener.name."
+PER_LISTENER = frozenset({"max.connections"})
+"""The keys that may be given for one listener alone, and have an effect there."""
 
 
 def find_key(name: str) -> ConfigKey | None:
@@ -72,7 +74,10 @@ def find_key(name: str) -> ConfigKey | None:
     `listener.name.LISTENER.KEY`, `listener.name.LISTENER.MECHANISM.KEY`.
     """
     key = BROKER_KEYS.get(name)
-    if key is not None or not name.startswith(_LISTENER_PREFIX):
+    if key is not None or not name.startswith(LISTENER_PREFIX):
         return key
-    _, _, rest = name[len(_LISTENER_PREFIX) :].partition(".")
-    return BROKER_KEYS.get(rest) or BROKER_KEYS.get(rest.partition(".")[2])
+    _, _, rest = name[len(LISTENER_PREFIX) :].partition(".")
+    of_mechanism = rest.partition(".")[2]
+    if of_mechanism.startswith("sasl."):
+        return BROKER_KEYS.get(of_mechanism)
+    return BROKER_KEYS.get(rest)

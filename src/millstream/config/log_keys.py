@@ -146,7 +146,8 @@ LOG_KEYS = (
         "log.cleaner.threads",
         "int",
         1,
-        "How many logs are compacted at a time.",
+        "How many logs are compacted at a time. Where a smaller number is set, what is under way is finished"
+        " first.",
         at_least(0),
         "cluster-wide",
     ),

@@ -65,16 +65,15 @@ NETWORK_KEYS = (
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
         "Which security protocol each listener speaks, as NAME:PROTOCOL pairs divided by commas.",
         PROTOCOL_MAP,
-        "per-broker",
     ),
     ConfigKey(
         "listeners",
         "list",
         ("PLAINTEXT://localhost:9092",),
         "The addresses to listen on, as NAME://HOST:PORT divided by commas. An empty host means all"
-        " interfaces, port 0 a free port.",
+        " interfaces, port 0 a free port. Kafka can change them while a broker runs; here it must be"
+        " restarted.",
         LISTENER_LIST,
-        "per-broker",
     ),
     ConfigKey(
         "max.connection.creation.rate",
@@ -89,7 +88,9 @@ NETWORK_KEYS = (
         "max.connections",
         "int",
         MAX_INT,
-        "How many connections the broker holds at a time; further ones are closed at once.",
+        "How many connections the broker holds at a time, over all listeners; further ones are closed at"
+        " once. listener.name.plaintext.max.connections limits those of the listener PLAINTEXT. Other brokers"
+        " always find a place, if they have a listener of their own.",
         at_least(0),
         "cluster-wide",
     ),
@@ -97,8 +98,8 @@ NETWORK_KEYS = (
         "max.connections.per.ip",
         "int",
         MAX_INT,
-        "How many connections of one client address the broker holds at a time; further ones are closed at"
-        " once.",
+        "How many connections of one client address the broker holds at a time, over all listeners; further"
+        " ones are closed at once.",
         at_least(0),
         "cluster-wide",
     ),
@@ -106,7 +107,8 @@ NETWORK_KEYS = (
         "max.connections.per.ip.overrides",
         "string",
         "",
-        "Other limits than max.connections.per.ip for single addresses, as ADDRESS:NUMBER divided by commas.",
+        "Other limits than max.connections.per.ip for single addresses, as ADDRESS:NUMBER divided by commas."
+        " A host's name is looked up when it is set.",
         Matches(
             re.compile(r"(?:\S+:[0-9]+(?:,\s*\S+:[0-9]+)*)?"), "a list such as localhost:100,10.0.0.7:20"
         ),

@@ -25,7 +25,10 @@ A topic's value is the one set on the topic, else the broker's value of the key 
 else the default. A broker's value is the one set on that broker while it runs, else the one set on all
 brokers while they run, else the one given at the start, else the default. *Scope* says where a broker's
 key may be set while it runs: nowhere (`read-only`), on one broker (`per-broker`), or on one or on all
-(`cluster-wide`). A key may be given for one listener alone: `listener.name.LISTENER.KEY`.
+(`cluster-wide`). What is set so is kept, and holds at once; where it does not, the key says when.
+
+`listener.name.LISTENER.max.connections`, with the listener's name in small letters, limits the connections of
+one listener alone. Other keys cannot be given so, except those that have no effect anyway.
 
 Keys marked *no effect* are accepted and listed, so that Kafka's files and tools work unchanged, and change
 nothing.

@@ -25,7 +25,7 @@ TRANSACTION_KEYS = (
         "int",
         86_400_000,
         "How long a partition remembers an idempotent producer that no longer writes, and with it the"
-        " sequence numbers that find repeated batches.",
+        " sequence numbers that find repeated batches; looked at every log.retention.check.interval.ms.",
         at_least(1),
         "cluster-wide",
     ),

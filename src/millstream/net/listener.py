@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from millstream.clock import Clock
 from millstream.errors import ProtocolError
 from millstream.metrics import Counter as CounterMetric
 from millstream.net.connection import Connection
+from millstream.net.occupancy import Occupancy, no_limit
 
 log = logging.getLogger(__name__)
 
@@ -29,9 +29,10 @@ class Limits:
     """What the connections of one listener may take."""
 
     max_request_bytes: int = 104_857_600
-    max_connections: int = 2_147_483_647
-    max_connections_per_ip: int = 2_147_483_647
-    other_limits_by_ip: Mapping[str, int] = field(default_factory=dict)
+    max_connections: Callable[[], int] = no_limit
+    """How many this listener alone may hold, as it is set now."""
+    is_reserved: bool = False
+    """Whether the limit of the broker's connections over all listeners does not hold for this one."""
     max_idle_seconds: float = 600.0
     max_buffered_bytes: int = 1 << 30
     backlog: int = 511
@@ -43,7 +44,10 @@ class Limits:
 class Listener:
     """Accepts connections on one address and hands their frames to a service."""
 
-    def __init__(self, service: Service, clock: Clock, limits: Limits) -> None:
+    def __init__(
+        self, service: Service, clock: Clock, limits: Limits, occupancy: Occupancy | None = None
+    ) -> None:
+        """`occupancy` is what it shares with the broker's other listeners."""
         self.service = service
         self.limits = limits
         self.max_request_bytes = limits.max_request_bytes
@@ -54,7 +58,7 @@ class Listener:
         self.protocol_errors = CounterMetric()
         self.refused = CounterMetric()
         self._clock = clock
-        self._per_ip: Counter[str] = Counter()
+        self._occupancy = Occupancy() if occupancy is None else occupancy
         self._idle_since: dict[Connection, float] = {}
         self._quiet_until: dict[str, float] = {}
         self._waiting: list[Connection] = []
@@ -132,15 +136,13 @@ class Listener:
         limits = self.limits
         if (
             self._is_stopping
-            or len(self.connections) >= limits.max_connections
-            or self._per_ip[connection.peer]
-            >= limits.other_limits_by_ip.get(connection.peer, limits.max_connections_per_ip)
+            or len(self.connections) >= limits.max_connections()
+            or not self._occupancy.enter(connection.peer, is_reserved=limits.is_reserved)
         ):
             self.refused.value += 1
             return False
-        self._size_buffers(connection)
         self.connections[connection] = None
-        self._per_ip[connection.peer] += 1
+        self._size_buffers(connection)
         return True
 
     def forget(self, connection: Connection) -> None:
@@ -149,9 +151,7 @@ class Listener:
             return
         del self.connections[connection]
         self._idle_since.pop(connection, None)
-        self._per_ip[connection.peer] -= 1
-        if not self._per_ip[connection.peer]:
-            del self._per_ip[connection.peer]
+        self._occupancy.leave(connection.peer)
 
     def refuse(self, connection: Connection, error: ProtocolError) -> None:
         """Count bytes that are no request; said of an address once a minute, or a flood fills the log."""

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DAY_MS = 86_400_000
 _NO_END = 1 << 63
 
 
@@ -42,7 +41,6 @@ def create_log(
     config: LogConfig,
     *,
     start_offset: int = 0,
-    producer_expiration_ms: int = DAY_MS,
 ) -> Log:
     """An empty log in a new folder; its files appear with the first append."""
     segment = Segment(around.disk, folder, start_offset, 0, around.clock.now_ms())
@@ -56,7 +54,7 @@ def create_log(
         end_offset=start_offset,
         recovery_point=start_offset,
         epochs=Epochs(),
-        producers=ProducerState(start_offset, producer_expiration_ms),
+        producers=ProducerState(start_offset),
         snapshots=Snapshots(around.disk, folder),
     )
 
@@ -74,7 +72,6 @@ def load_log(
     start_offset: int | None = 0,
     cleaned_until: int = 0,
     known_indexes: KnownIndexes | None = None,
-    producer_expiration_ms: int = DAY_MS,
 ) -> Log:
     """The log in a folder. `is_clean` says that the last stop wrote everything down, `is_kept` that nothing
     of what was written can be gone, as the machine has run on since. `start_offset` is None if that was lost.
@@ -90,14 +87,7 @@ def load_log(
     if not is_clean:
         _drop_stray_indexes(disk, folder, found)
     if not bases:
-        return create_log(
-            around,
-            folder,
-            partition,
-            config,
-            start_offset=start_offset or 0,
-            producer_expiration_ms=producer_expiration_ms,
-        )
+        return create_log(around, folder, partition, config, start_offset=start_offset or 0)
     now_ms = around.clock.now_ms()
     segments = SegmentList(
         [Segment(disk, folder, base, disk.size(f"{folder}/{base:020d}{names.LOG}"), now_ms) for base in bases]
@@ -128,9 +118,9 @@ def load_log(
     if end_offset is not None:
         epochs = _checked_epochs(epochs, segments, start_offset, end_offset)
         recovery_point = end_offset
-        producers = ProducerState(end_offset, producer_expiration_ms)
+        producers = ProducerState(end_offset)
         if snapshots:
-            producers = snapshots.load(end_offset, bases[0], producer_expiration_ms)
+            producers = snapshots.load(end_offset, bases[0])
             replay_producers(producers, segments, end_offset)
     else:
         recovery_point = recovery_point or 0
@@ -147,7 +137,6 @@ def load_log(
             epochs,
             recovery_point,
             _NO_END if is_kept else cleaned_until,
-            producer_expiration_ms,
             on_lost,
         )
         recovery_point = max(min(recovery_point, end_offset), segments.first.base_offset)
@@ -204,7 +193,6 @@ def _recover(
     epochs: Epochs,
     recovery_point: int,
     gaps_until: int,
-    producer_expiration_ms: int,
     on_lost: Callable[[], None] | None,
 ) -> tuple[SegmentList, ProducerState, int]:
     """Verify the segments that the last stop may have torn; those after a torn one go.
@@ -215,7 +203,7 @@ def _recover(
     unsure = list(segments.between(recovery_point, _NO_END))
     epochs.truncate_end(recovery_point)
     first_base = unsure[0].base_offset
-    producers = snapshots.load(first_base, segments.first.base_offset, producer_expiration_ms)
+    producers = snapshots.load(first_base, segments.first.base_offset)
     replay_producers(producers, segments, first_base)
     for number, segment in enumerate(unsure):
         gone = unsure[number + 1 :]

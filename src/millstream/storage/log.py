@@ -19,7 +19,7 @@ from millstream.storage.disk import Buffer
 from millstream.storage.epochs import Epochs
 from millstream.storage.files import is_temporary
 from millstream.storage.flusher import Flusher
-from millstream.storage.producer_state import Producer, ProducerState
+from millstream.storage.producer_state import DAY_MS, Producer, ProducerState
 from millstream.storage.reading import Slice, read_slice
 from millstream.storage.replay import note_marker, read_marker
 from millstream.storage.rolling import Rolling
@@ -463,9 +463,14 @@ class Log:
             self.epochs.truncate_start(offset)
         return self.start_offset
 
-    def apply_retention(self, now_ms: int, high_watermark: int | None = None) -> int:
-        """Delete the old segments that the configuration no longer keeps; how many bytes went."""
-        self.producers.expire(now_ms)
+    def apply_retention(
+        self, now_ms: int, high_watermark: int | None = None, producer_expiration_ms: int = DAY_MS
+    ) -> int:
+        """Delete the old segments that the configuration no longer keeps; how many bytes went.
+
+        Producers that have been silent for `producer_expiration_ms` are forgotten.
+        """
+        self.producers.expire(now_ms, producer_expiration_ms)
         return retention.apply(self, now_ms, self.end_offset if high_watermark is None else high_watermark)
 
     def needs_confirmed_ages(self, now_ms: int) -> bool:

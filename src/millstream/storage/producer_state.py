@@ -19,6 +19,7 @@ from millstream.errors import (
 )
 from millstream.protocol.batch import BatchHeader, ControlMarker
 
+DAY_MS: Final = 86_400_000
 REMEMBERED_BATCHES: Final = 5
 MAX_REFUSED: Final = 10_000
 MAX_SEQUENCE: Final = 0x7FFFFFFF
@@ -117,13 +118,11 @@ class ProducerState:
         "_open",
         "_refused",
         "end_offset",
-        "expiration_ms",
         "producers",
     )
 
-    def __init__(self, end_offset: int = 0, expiration_ms: int = 86_400_000) -> None:
+    def __init__(self, end_offset: int = 0) -> None:
         self.producers: dict[int, Producer] = {}
-        self.expiration_ms = expiration_ms
         self.end_offset = end_offset
         """The offset up to which the log's batches are part of this state."""
         self._open: dict[int, int] = {}  # first offset → producer id, in offset order
@@ -304,12 +303,12 @@ class ProducerState:
                 stable = decided[at]
         return stable
 
-    def expire(self, now_ms: int) -> None:
+    def expire(self, now_ms: int, expiration_ms: int) -> None:
         """Forget the producers that have been silent for `expiration_ms`, by the calls of this."""
         gone = [
             producer.producer_id
             for producer in self.producers.values()
-            if producer.is_expired(now_ms, self.expiration_ms)
+            if producer.is_expired(now_ms, expiration_ms)
         ]
         for producer_id in gone:
             del self.producers[producer_id]

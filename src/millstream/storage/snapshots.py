@@ -40,7 +40,7 @@ class Snapshots:
         if offset not in self.offsets:
             insort(self.offsets, offset)
 
-    def load(self, end_offset: int, first_offset: int, expiration_ms: int) -> ProducerState:
+    def load(self, end_offset: int, first_offset: int) -> ProducerState:
         """The state of the latest good snapshot at or below `end_offset`, else none at `first_offset`."""
         for offset in reversed(self.offsets):
             if offset > end_offset:
@@ -50,11 +50,11 @@ class Snapshots:
             except (BadSnapshot, FileNotFoundError) as error:
                 log.warning("the producer snapshot %s is not good: %s", self.path(offset), error)
                 continue
-            state = ProducerState(offset, expiration_ms)
+            state = ProducerState(offset)
             for producer in producers:
                 state.load(producer)
             return state
-        return ProducerState(first_offset, expiration_ms)
+        return ProducerState(first_offset)
 
     def forget(self, offset: int) -> None:
         """The file of this snapshot goes with its segment's."""

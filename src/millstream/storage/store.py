@@ -20,7 +20,7 @@ from millstream.storage.absent import absent_log
 from millstream.storage.disk import Disk
 from millstream.storage.files import is_overloaded, is_temporary
 from millstream.storage.known_dirs import KnownDirs
-from millstream.storage.loading import DAY_MS, create_log, load_log
+from millstream.storage.loading import create_log, load_log
 from millstream.storage.log import Log
 from millstream.storage.log_dir import LogDir
 from millstream.storage.partition_metadata import read_topic_id, write_topic_id
@@ -82,7 +82,6 @@ class Store:
         cluster_id: str = "",
         broker_id: int = 0,
         random: Random,
-        producer_expiration_ms: int = DAY_MS,
         boot_id: str = "",
         lost_dirs: Collection[str] = (),
         on_dir_failure: Callable[[str], None] = _ignore,
@@ -102,7 +101,6 @@ class Store:
         self._cluster_id = cluster_id
         self._broker_id = broker_id
         self._random = random
-        self._producer_expiration_ms = producer_expiration_ms
         self._boot_id = boot_id
         self._trash = {folder.path: Trash(disk, clock) for folder in self.dirs}
         self._logs: dict[TopicPartition, Log] = {}
@@ -181,7 +179,6 @@ class Store:
                     start_offset=None if start_offsets is None else start_offsets.get(partition, 0),
                     cleaned_until=cleaned.get(partition, 0),
                     known_indexes=indexes.get(partition),
-                    producer_expiration_ms=self._producer_expiration_ms,
                 )
             except NotADirectoryError:
                 continue  # a file that has a log's name is nobody's log
@@ -280,13 +277,7 @@ class Store:
                 if not is_temporary(error):
                     self._dir_failed(folder, error)
                 continue
-            created = create_log(
-                self._surroundings(folder),
-                path,
-                partition,
-                config,
-                producer_expiration_ms=self._producer_expiration_ms,
-            )
+            created = create_log(self._surroundings(folder), path, partition, config)
             self._add(created, folder, topic_id)
             return created
         if failure is None:

@@ -80,7 +80,7 @@ class TransactionCheck:
         """The entries by the batches; if these cannot be read to the end, those of the file as well."""
         log, segment = self._of, self._segment
         first_offset = log.segments.first.base_offset
-        state = log.snapshots.load(segment.base_offset, first_offset, log.producers.expiration_ms)
+        state = log.snapshots.load(segment.base_offset, first_offset)
         replay_producers(state, log.segments, segment.base_offset)
         entries: list[AbortedTransaction] = []
         size, reached = segment.size, 0

@@ -53,9 +53,7 @@ def truncate(log: Log, offset: int) -> None:
     log.start_offset = min(log.start_offset, log.end_offset)
     log.epochs.truncate_end(log.end_offset)
     log.snapshots.keep([one.base_offset for one in log.segments], log.end_offset)
-    producers = log.snapshots.load(
-        log.end_offset, log.segments.first.base_offset, log.producers.expiration_ms
-    )
+    producers = log.snapshots.load(log.end_offset, log.segments.first.base_offset)
     recovery.replay_producers(producers, log.segments, log.end_offset)
     log.producers = producers
     if len(kept) > 1:  # recovery must never judge the gap
@@ -79,7 +77,7 @@ def empty(log: Log, offset: int) -> None:
         log.replace_tail(old, [Segment(log.disk, log.folder, offset, 0, log.now_ms())], offset)
     log.epochs.truncate_end(0)
     log.snapshots.keep((), -1)
-    log.producers = ProducerState(offset, log.producers.expiration_ms)
+    log.producers = ProducerState(offset)
 
 
 def _drop(log: Log, segments: list[Segment]) -> None:

@@ -1,0 +1,77 @@
+"""What a broker listens on, and how many connections it holds there."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from millstream.broker.server import PEER_LISTENER, Broker
+from millstream.config.broker import BrokerConfig
+from millstream.config.keys import ConfigError
+
+TWO = {
+    "listeners": "PLAINTEXT://127.0.0.1:0,OTHER://127.0.0.1:0",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT",
+}
+
+
+def broker_in(folder: Path, settings: dict[str, str]) -> Broker:
+    return Broker(BrokerConfig({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder), **settings}))
+
+
+async def held(stack: AsyncExitStack, broker: Broker, name: str, count: int) -> int:
+    """Of so many new connections to a listener, how many are not closed by the broker."""
+
+    async def is_held() -> bool:
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.listeners[name].port)
+        stack.callback(writer.close)
+        try:
+            return await asyncio.wait_for(reader.read(1), 0.2) != b""
+        except TimeoutError:
+            return True
+        except ConnectionError:
+            return False
+
+    return sum([await is_held() for _ in range(count)])
+
+
+@pytest.mark.parametrize("key", ["max.connections", "max.connections.per.ip"])
+def test_limits_are_those_of_the_broker_over_all_its_listeners(tmp_path: Path, key: str) -> None:
+    async def main() -> None:
+        settings = {**TWO, key: "4", "listener.name.other.max.connections": "1"}
+        async with (
+            asyncio.timeout(60),
+            broker_in(tmp_path, settings) as broker,
+            AsyncExitStack() as stack,
+        ):
+            assert await held(stack, broker, "OTHER", 2) == 1
+            assert await held(stack, broker, "PLAINTEXT", 5) == 3
+            assert await held(stack, broker, PEER_LISTENER, 2) == 2  # clients do not keep brokers out
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("peers", ["OTHER", "PLAINTEXT"])
+def test_brokers_find_a_place_on_a_listener_that_is_theirs(tmp_path: Path, peers: str) -> None:
+    async def main() -> None:
+        settings = {**TWO, "max.connections": "0", "inter.broker.listener.name": peers}
+        async with (
+            asyncio.timeout(60),
+            broker_in(tmp_path, settings) as broker,
+            AsyncExitStack() as stack,
+        ):
+            for name in ("OTHER", "PLAINTEXT"):
+                assert await held(stack, broker, name, 1) == (name == peers)
+
+    asyncio.run(main())
+
+
+def test_an_address_that_nobody_knows_is_said_with_its_key(tmp_path: Path) -> None:
+    async def main() -> None:
+        with pytest.raises(ConfigError, match=r"max.connections.per.ip.overrides has nohost.invalid"):
+            await broker_in(tmp_path, {"max.connections.per.ip.overrides": "nohost.invalid:3"}).start()
+
+    asyncio.run(main())
