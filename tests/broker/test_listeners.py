@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
+from millstream.broker import server
 from millstream.broker.server import PEER_LISTENER, Broker
 from millstream.config.broker import BrokerConfig
 from millstream.config.keys import ConfigError
+from millstream.registry.memory import MemoryRegistry
 
 TWO = {
     "listeners": "PLAINTEXT://127.0.0.1:0,OTHER://127.0.0.1:0",
@@ -36,6 +39,15 @@ async def held(stack: AsyncExitStack, broker: Broker, name: str, count: int) -> 
             return False
 
     return sum([await is_held() for _ in range(count)])
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as one:
+            one.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("key", ["max.connections", "max.connections.per.ip"])
@@ -65,6 +77,40 @@ def test_brokers_find_a_place_on_a_listener_that_is_theirs(tmp_path: Path, peers
         ):
             for name in ("OTHER", "PLAINTEXT"):
                 assert await held(stack, broker, name, 1) == (name == peers)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("listen", "registry", "expected"),
+    [
+        ("0.0.0.0", "sqlite", "127.0.0.1"),
+        ("0.0.0.0", "memory", "127.0.0.1"),
+        ("[::]", "sqlite", "::1"),
+        ("0.0.0.0", "zookeeper://zk1/millstream", "0.0.0.0"),
+    ],
+)
+def test_brokers_of_one_machine_listen_to_one_another_on_that_machine_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listen: str, registry: str, expected: str
+) -> None:
+    if expected == "::1" and not has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    if registry.startswith("zookeeper"):
+        monkeypatch.setattr(server, "make_registry", lambda *_: MemoryRegistry())
+    settings = {
+        "listeners": f"PLAINTEXT://{listen}:0",
+        "advertised.listeners": "PLAINTEXT://localhost:9092",
+        "registry": registry,
+    }
+
+    async def main() -> None:
+        async with asyncio.timeout(60), broker_in(tmp_path, settings) as broker:
+            sockets = [each for one in broker.listeners[PEER_LISTENER]._servers for each in one.sockets]
+            assert {each.getsockname()[0] for each in sockets} == {expected}
+            endpoint = broker.metadata.brokers[1].peer_endpoint
+            assert endpoint is not None
+            assert endpoint.host == ("localhost" if expected == "0.0.0.0" else expected)
+            assert [each.host for each in broker.endpoints] == ["localhost"]
 
     asyncio.run(main())
 

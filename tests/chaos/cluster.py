@@ -12,6 +12,7 @@ from tests.chaos.network import Network
 from tests.zookeeper import ZookeeperServer
 
 PORT = 9092
+PEER_PORT = 9093
 ZOOKEEPER_PORT = 2181
 
 
@@ -29,6 +30,7 @@ class HostedCluster(Cluster):
         }
         super().__init__(brokers, {**own, **config}, data=data, registry=registry or f"sqlite:{data}")
         self._network = network
+        self._is_on_one_machine = registry is None
 
     def _add(self, broker_id: int) -> Member:
         member = self.members.get(broker_id)
@@ -47,9 +49,13 @@ class HostedCluster(Cluster):
 
     def _words(self, broker_id: int) -> list[str]:
         options = [word for key, value in self.config.items() for word in ("-o", f"{key}={value}")]
-        listen, folder = f"{self._network.address(broker_id)}:{PORT}", self.data / f"broker-{broker_id}"
-        place = ["--listen", listen, "--data", str(folder), "--log-level", "info"]
-        return [*place, "-o", f"node.id={broker_id}", *options]
+        host, folder = self._network.address(broker_id), self.data / f"broker-{broker_id}"
+        place = ["--data", str(folder), "--log-level", "info", "-o", f"node.id={broker_id}"]
+        if not self._is_on_one_machine:
+            return ["--listen", f"{host}:{PORT}", *place, *options]
+        listen = f"listeners=PLAINTEXT://{host}:{PORT},PEERS://{host}:{PEER_PORT}"  # others must reach it
+        names = "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,PEERS:PLAINTEXT"
+        return [*place, *options, "-o", listen, "-o", names, "-o", "inter.broker.listener.name=PEERS"]
 
     def replicas(self, topic: str, partition: int) -> dict[int, bytes]:
         """The records of a partition as they lie in each broker's folder."""

@@ -95,6 +95,8 @@ class Broker:
     ) -> None:
         """`boot_id` changes whenever the machine starts; the machine's own if it is not given."""
         self.config = config
+        self._is_on_one_machine = registry is None and not config["registry"].startswith("zookeeper:")
+        """Whether the registry says that all brokers of the cluster are on this machine."""
         self.clock = clock or SystemClock()
         self.random = random or SystemRandom()
         self.disk = disk or OsDisk(max_open_files=config["max.open.files"])
@@ -394,8 +396,10 @@ class Broker:
         """A listener for brokers alone, where none of those configured is for them."""
         if self.config.peer_listener is not None:
             return []
-        first = self.config.listeners[0]
-        return [ListenerConfig(PEER_LISTENER, first.host, 0, "PLAINTEXT")]
+        host = self.config.listeners[0].host
+        if self._is_on_one_machine:  # nobody elsewhere need reach it
+            host = _loopback(host)
+        return [ListenerConfig(PEER_LISTENER, host, 0, "PLAINTEXT")]
 
     async def _join(self) -> None:
         """Tell the cluster under which addresses this broker is reached."""
@@ -405,7 +409,7 @@ class Broker:
         ]
         self.endpoints = tuple(advertised)
         if self.config.peer_listener is None:
-            host = advertised[0].host
+            host = _loopback(self.config.listeners[0].host) if self._is_on_one_machine else advertised[0].host
             advertised.append(Endpoint(PEER_LISTENER, host, self.listeners[PEER_LISTENER].port))
         self.membership = Membership(
             self.registry,
@@ -449,6 +453,11 @@ class Broker:
                 self._reported.clear()
             self._reported.add(error.message)
             log.error("a fetch could not be served: %s", error.message)
+
+
+def _loopback(host: str) -> str:
+    """This machine's own address, of the family of a listener's."""
+    return "::1" if ":" in host else "127.0.0.1"
 
 
 def _or_never(limit: int) -> int:

@@ -56,8 +56,9 @@ NETWORK_KEYS = (
         "inter.broker.listener.name",
         "string",
         None,
-        "The listener that brokers use among themselves; if not set, one more is opened for them, on the"
-        " host of the first and a free port.",
+        "The listener that brokers use among themselves; if not set, one more is opened for them, on a free"
+        " port: of this machine alone (127.0.0.1, or ::1) unless the registry is ZooKeeper, else on the host"
+        " of the first.",
     ),
     ConfigKey(
         "listener.security.protocol.map",
