@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FLUSH_CHECK_MS = 1000
+HASTY_CHECK_MS = 50
+"""How often logs are looked at whose flush.ms is small, at the most."""
 YIELD_SECONDS = 0.005
 
 
@@ -27,6 +29,9 @@ class Housekeeping:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._hasty: list[Partition] = []
+        """Those whose flush.ms is too small for a look each second; nobody else is looked at more often."""
+        self._next_walk = 0.0
 
     def begin(self, background: Background) -> None:
         config = self._broker.config
@@ -61,8 +66,10 @@ class Housekeeping:
         background.every("finishing deletions", lambda: 1000, self._broker.controller.finish_deletions)
 
     def _flush_interval_ms(self) -> int:
+        """Twice within the smallest flush.ms, so that none is missed."""
         interval_ms: int = self._broker.config["log.flush.scheduler.interval.ms"]
-        return min(interval_ms, FLUSH_CHECK_MS)
+        smallest_ms = min([each.log.config.flush_ms for each in self._hasty], default=2 * FLUSH_CHECK_MS)
+        return min(interval_ms, FLUSH_CHECK_MS, max(HASTY_CHECK_MS, smallest_ms // 2))
 
     async def retain(self) -> None:
         """Delete segments that are too old, or too many."""
@@ -81,11 +88,32 @@ class Housekeeping:
                 log.warning("retention of %s: %s", partition.name, error.message)
 
     async def flush_old(self) -> None:
-        """Flush the logs whose oldest unflushed record is older than their flush.ms."""
-        now_ms = self._broker.clock.now_ms()
-        async for partition in self._healthy():
-            if partition.owes_flush or partition.log.is_flush_due(now_ms):
+        """Flush the logs that would have older records at the next look than their flush.ms allows."""
+        next_ms = self._broker.clock.now_ms() + self._flush_interval_ms()
+        for partition in self._hasty:
+            if self._is_held(partition) and partition.log.is_flush_due(next_ms):
                 partition.start_flush()
+        now = self._broker.clock.monotonic()
+        if now >= self._next_walk:
+            self._next_walk = now + FLUSH_CHECK_MS / 1000
+            await self._walk()
+
+    async def _walk(self) -> None:
+        """Look at all logs, and note which of them have to be looked at more often."""
+        next_ms = self._broker.clock.now_ms() + FLUSH_CHECK_MS
+        hasty = []
+        async for partition in self._healthy():
+            if partition.log.config.flush_ms < 2 * FLUSH_CHECK_MS:
+                hasty.append(partition)
+            if partition.owes_flush or partition.log.is_flush_due(next_ms):
+                partition.start_flush()
+        self._hasty = hasty
+
+    def _is_held(self, partition: Partition) -> bool:
+        """Whether a partition that was found a moment ago is still in service here."""
+        name = partition.name
+        found = self._broker.replicas.topic(name.topic).get(name.partition)
+        return found is partition and partition.failure is None
 
     async def checkpoint(self, dir_path: str) -> None:
         """Write down how far recovery may trust each log of a log dir, in a thread."""
