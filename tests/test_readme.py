@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from millstream import Admin, Consumer
-from tests.processes import BrokerProcess, free_ports, until
+from tests.processes import BrokerProcess, free_port, free_ports, until
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -44,6 +44,7 @@ def test_every_block_is_known() -> None:
         "from confluent_kafka imp",
         "from millstream.streams ",
         "def test_my_pipeline(mil",
+        ".venv/bin/millstream ser",
         ".venv/bin/millstream ser",
     ]
 
@@ -126,6 +127,23 @@ def test_several_brokers(tmp_path: Path) -> None:
     finally:
         brokers.terminate()
         assert brokers.wait(TIMEOUT_S) == 0
+
+
+def test_metrics(tmp_path: Path) -> None:
+    serve, scrape = block("sh", "--metrics").strip().splitlines()
+    me, port = [sys.executable, "-m", "millstream.cli.main"], str(free_port())
+    words = serve.replace("9404", port).split()[1:]
+    broker = subprocess.Popen([*me, *words, "--listen", f"127.0.0.1:{free_port()}"], cwd=tmp_path)
+    try:
+
+        def scraped() -> str:
+            asked = scrape.replace("9404", port).split()
+            return subprocess.run(asked, capture_output=True, text=True, timeout=TIMEOUT_S).stdout
+
+        assert "millstream_partitions 0.0" in until(scraped, TIMEOUT_S, "metrics")
+    finally:
+        broker.terminate()
+        assert broker.wait(TIMEOUT_S) == 0
 
 
 def test_the_client(broker: BrokerProcess) -> None:

@@ -7,6 +7,8 @@ import logging
 from collections.abc import Callable
 from typing import cast
 
+from millstream.config.keys import ConfigError
+
 log = logging.getLogger(__name__)
 
 MAX_REQUEST_BYTES = 8192
@@ -80,9 +82,12 @@ class MetricsEndpoint:
 
     async def start(self, address: str) -> None:
         host, _, port = address.rpartition(":")
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: _Scrape(self._exposition), host.strip("[]") or None, int(port)
-        )
+        try:
+            self._server = await asyncio.get_running_loop().create_server(
+                lambda: _Scrape(self._exposition), host.strip("[]") or None, int(port)
+            )
+        except (OSError, OverflowError) as error:
+            raise ConfigError(f"metrics.listener={address}: cannot listen there: {error}") from error
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:

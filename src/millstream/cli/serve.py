@@ -48,6 +48,9 @@ LOG_LEVELS = ["debug", "info", "warning", "error"]
     metavar="KEY=VALUE",
     help="One configuration key by Kafka's name, such as num.partitions=4; wins over the file.",
 )
+@click.option(
+    "--metrics", metavar="HOST:PORT", help="Serve metrics to Prometheus there, over HTTP at /metrics."
+)
 @click.option("--registry", metavar="URL", help="sqlite, sqlite:FOLDER or zookeeper://HOST1,HOST2/PATH.")
 @click.option(
     "--brokers",
@@ -75,6 +78,7 @@ def serve(
     data: str | None,
     config_file: str | None,
     options: dict[str, str],
+    metrics: str | None,
     registry: str | None,
     brokers: int | None,
     broker_id: int | None,
@@ -90,6 +94,7 @@ def serve(
       millstream serve --listen 0.0.0.0:9092 --advertise kafka.example.com --data /var/lib/millstream
       millstream serve --config server.properties -o num.partitions=4
       millstream serve --brokers 3
+      millstream serve --metrics localhost:9404
       millstream serve --registry zookeeper://zk1,zk2,zk3/millstream -o node.id=2
     """
     import logging
@@ -97,6 +102,8 @@ def serve(
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
+    if metrics is not None:
+        options = options | {"metrics.listener": metrics}
     if registry is not None:
         options = options | {"registry": registry}
     config = broker_config(listen, advertise, data, config_file, options)
