@@ -72,6 +72,9 @@ def test_files(millstream: CommandLine, topic: str, tmp_path: Path) -> None:
     assert millstream("consume", topic, "-o", "4:5", "-f", "%v").out == bytes(range(256)) * 10
     target = tmp_path / "target"
     assert millstream("consume", topic, *ALL, "value", "-n", "2", "-O", str(target)).out == b""
+    missing = millstream.run("consume", topic, *ALL, "value", "-O", "/nonexistent/x")
+    assert missing.code == 1
+    assert "/nonexistent/x" in missing.err
     assert target.read_bytes() == b"a\nb\n"
 
 

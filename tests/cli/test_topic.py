@@ -144,6 +144,9 @@ def test_trim(millstream: CommandLine, new_name: Name) -> None:
     ]
     beyond = millstream.run("topic", "trim", name, "--before", "99", "-y")
     assert beyond.code == 1
+    assert f"beyond the end of {name}-0: write an offset up to 3, or end" in beyond.err
+    beyond = millstream.run("topic", "trim", name, "--before", "99", "-y", "--json")
+    assert "up to 3" in beyond.json[0]["error"]
     millstream("topic", "alter", name, "-c", "cleanup.policy=compact")
     compacted = millstream.run("topic", "trim", name, "--before", "end", "-y")
     assert compacted.code == 1

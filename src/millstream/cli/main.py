@@ -89,7 +89,7 @@ def run(arguments: list[str]) -> int:
         error.show()
         return 2
     except click.ClickException as error:
-        return _failed(error.message, type(error).__name__, arguments)
+        return _failed(error.format_message(), type(error).__name__, arguments)
     except MillstreamError as error:
         from millstream.cli.advice import advice_for
 

@@ -13,6 +13,7 @@ from millstream.client.cluster import Cluster
 from millstream.client.configs import Change, Resource, alter_configs
 from millstream.client.deadline import Deadline
 from millstream.client.errors import NoSuchTopic
+from millstream.client.offsets import LATEST, list_offsets
 from millstream.client.topics import (
     BROKER_DEFAULT,
     add_partitions,
@@ -20,7 +21,7 @@ from millstream.client.topics import (
     delete_records,
     delete_topic,
 )
-from millstream.errors import KafkaError, TopicAlreadyExists
+from millstream.errors import KafkaError, OffsetOutOfRange, TopicAlreadyExists
 from millstream.model import TopicPartition, encode_uuid
 
 
@@ -199,7 +200,14 @@ def trim(
         topic = await cluster.topic(name, deadline)
         chosen = [TopicPartition(name, index) for index in partitions or topic.partitions]
         offset = -1 if before == "end" else int(before)
-        return await delete_records(cluster, dict.fromkeys(chosen, offset), deadline)
+        results = await delete_records(cluster, dict.fromkeys(chosen, offset), deadline)
+        beyond = [at for at, result in results.items() if isinstance(result, OffsetOutOfRange)]
+        ends = await list_offsets(cluster, dict.fromkeys(beyond, LATEST), deadline) if beyond else {}
+        for at, end in ends.items():
+            results[at] = OffsetOutOfRange(
+                f"--before {before} is beyond the end of {at}: write an offset up to {end.offset}, or end"
+            )
+        return results
 
     results = with_cluster(bootstrap, timeout_ms, work)
     failures = [error for error in results.values() if isinstance(error, KafkaError)]
