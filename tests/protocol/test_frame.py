@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 
 import pytest
 from hypothesis import given
@@ -56,6 +57,14 @@ def test_tagged_fields_of_a_request_header_are_skipped() -> None:
     header, offset = read_request_header(frame)
     assert header == RequestHeader(3, 9, 5, None)
     assert frame[offset:] == b"body"
+
+
+def test_a_header_with_tagged_fields_without_end() -> None:
+    frame = b"\0\3\0\x09\0\0\0\5\xff\xff" + b"\xc0\x96\xb1\2" + b"\x7f\0" * 5_000_000 + b"body"
+    start = time.thread_time()
+    with pytest.raises(ProtocolError, match="too many elements"):
+        read_request_header(frame)
+    assert time.thread_time() - start < 0.05
 
 
 def test_headers_of_unknown_apis_and_versions_are_read_too() -> None:

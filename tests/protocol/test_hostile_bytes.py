@@ -12,15 +12,20 @@ from typing import Any
 import pytest
 
 from millstream.errors import ProtocolError
+from millstream.protocol.codegen import uvarint
 from millstream.protocol.decoding import ELEMENT_BYTES, FREE_ELEMENTS
 from millstream.protocol.messages import (
+    AlterPartitionRequest,
     ConsumerGroupHeartbeatResponse,
     CreatePartitionsRequest,
     FetchRequest,
+    FetchResponse,
+    HeartbeatRequest,
     MetadataRequest,
+    OffsetFetchRequest,
     ProduceRequest,
 )
-from millstream.protocol.schema import Message, Struct, StructType
+from millstream.protocol.schema import MAX_REQUEST_ELEMENTS, Message, Struct, StructType
 from tests.protocol.strategies import CASE_IDS, CASES, MESSAGES
 
 ELEMENT_MEMORY = 384
@@ -235,6 +240,51 @@ def test_more_elements_than_a_frame_of_that_size_can_mean_are_refused() -> None:
     with pytest.raises(ProtocolError, match="too many elements"):
         CreatePartitionsRequest.decode(data, 3)
     assert peak_of(CreatePartitionsRequest, 3, data) < 10_000
+
+
+def test_numbers_count_too() -> None:
+    """Four of them count as one element, so that real lists of partitions or replicas pass."""
+
+    def request(count: int) -> bytes:
+        topic = OffsetFetchRequest.OffsetFetchRequestTopic(name="t", partition_indexes=[7] * count)
+        return OffsetFetchRequest(group_id="g", topics=[topic]).encode(5)
+
+    most = 4 * (MAX_REQUEST_ELEMENTS - 1)
+    assert OffsetFetchRequest.decode(request(most), 5).topics
+    with pytest.raises(ProtocolError, match="too many elements"):
+        OffsetFetchRequest.decode(request(most + 4), 5)
+
+
+def test_there_is_an_end_to_what_a_request_lists() -> None:
+    def data(count: int) -> bytes:
+        partitions = [FetchRequest.FetchPartition(partition=1, fetch_offset=1, partition_max_bytes=1)] * count
+        topic = FetchRequest.FetchTopic(topic="t", partitions=partitions)
+        return FetchRequest(max_wait_ms=1, min_bytes=1, topics=[topic]).encode(4)
+
+    assert FetchRequest.decode(data(MAX_REQUEST_ELEMENTS - 1), 4).topics
+    with pytest.raises(ProtocolError, match="too many elements"):
+        FetchRequest.decode(data(MAX_REQUEST_ELEMENTS), 4)
+    # What a broker tells another of its partitions, and any answer, is as long as it has to be.
+    assert AlterPartitionRequest.max_elements is None
+    assert FetchResponse.max_elements is None
+
+
+@pytest.mark.parametrize("tag", [0, 100])
+def test_tagged_fields_count_as_elements(tag: int) -> None:
+    """Known or not (0 is the cluster id of a fetch): each takes two bytes and some time."""
+    plain = FetchRequest(max_wait_ms=1, min_bytes=1, topics=[]).encode(12)
+    assert plain.endswith(b"\x00")
+    for message, data, version in (
+        (FetchRequest, plain, 12),
+        (HeartbeatRequest, HeartbeatRequest(group_id="g", generation_id=1, member_id="m").encode(4), 4),
+    ):
+        few = data[:-1] + uvarint(1000) + bytes((100, 0)) * 1000
+        many = data[:-1] + uvarint(1_000_000) + bytes((tag, 0)) * 1_000_000
+        assert decode_or_refuse(message, version, few)
+        start = time.thread_time()
+        with pytest.raises(ProtocolError, match="too many elements"):
+            message.decode(many, version)
+        assert time.thread_time() - start < 0.05
 
 
 def test_real_messages_may_be_as_large_as_they_like() -> None:

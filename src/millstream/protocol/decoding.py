@@ -3,8 +3,10 @@
 Bounds: a read by index or by `struct` beyond the frame raises by itself; a slice would not, so every
 slice is checked first. The count of an array is checked against the bytes that remain, divided by the
 least size of an element, before anything is allocated. An object takes far more memory than the two or
-three bytes that the smallest struct has on the wire, so the structs, strings and single bytes in all
-arrays of a message together are bounded too: FREE_ELEMENTS, and one for each ELEMENT_BYTES of the message.
+three bytes that the smallest struct has on the wire, so the elements of all arrays of a message together,
+and its unknown tagged fields, are bounded too: FREE_ELEMENTS, and one for each ELEMENT_BYTES of the message.
+Four numbers of two bytes or more count as one element. A class can set a limit of its own beside that
+(`Message.max_elements`).
 """
 
 from __future__ import annotations
@@ -35,16 +37,21 @@ def uuid_of(data: bytes) -> UUID:
     return UUID(bytes=data)
 
 
-def skip_tagged(data: memoryview, position: int, size: int) -> int:
-    """The position after tagged fields of which none is known; `position` is that of their count."""
+def skip_tagged(data: memoryview, position: int, size: int, left: int) -> tuple[int, int]:
+    """The position after tagged fields of which none is known; `position` is that of their count.
+
+    There may be `left` of them; how many more there may be is told too.
+    """
     count, position = read_uvarint(data, position)
+    if count > left:
+        raise ProtocolError(f"it has too many elements for its size: {count} are tagged fields")
     for _ in range(count):
         _, position = read_uvarint(data, position)
         length, position = read_uvarint(data, position)
         position += length
         if position > size:
             raise ProtocolError("a tagged field ends beyond the message")
-    return position
+    return position, left - count
 
 
 class DecoderSource(Source):
@@ -65,6 +72,9 @@ class DecoderSource(Source):
         self.line("    buf = memoryview(buf)")
         self.line("size = len(buf)")
         self.line(f"left = {FREE_ELEMENTS} + size // {ELEMENT_BYTES}")
+        if cls.max_elements is not None:
+            self.line(f"if left > {cls.max_elements}:")
+            self.line(f"    left = {cls.max_elements}")
         self.line("try:")
         self.indent += 1
         result = self.struct(cls)
@@ -212,10 +222,7 @@ class DecoderSource(Source):
         """Decode `count` elements."""
         self.line(f"if {count} > (size - pos) // {self.least_size(item)}:")
         self.line(f"    raise ProtocolError(f'{name} cannot have {{{count}}} elements')")
-        if item.size < 2:
-            self.line(f"left -= {count}")
-            self.line("if left < 0:")
-            self.line("    raise ProtocolError('it has too many elements for its size')")
+        self.take_elements(count if item.size < 2 else f"{count} // 4")
         if item.kind == "fixed":
             layouts = self.constant("unpacks", layouts_by_count(item.format, "unpack_from"))
             self.names["unpack_any"] = struct.unpack_from
@@ -232,6 +239,12 @@ class DecoderSource(Source):
             self.indent -= 1
         else:
             self.elements(item, target, items, name, count)
+
+    def take_elements(self, count: str) -> None:
+        """Refuse the message if it has more elements than it may."""
+        self.line(f"left -= {count}")
+        self.line("if left < 0:")
+        self.line("    raise ProtocolError('it has too many elements for its size')")
 
     def elements(self, item: WireType, target: str, items: str, name: str, count: str) -> None:
         """Decode elements one by one."""
@@ -314,11 +327,12 @@ class DecoderSource(Source):
         fields = [field for field in cls.fields_at(self.version) if field.tag is not None]
         if not fields:
             self.names["skip_tagged"] = skip_tagged
-            self.line("    pos = skip_tagged(buf, pos - 1, size)")
+            self.line("    pos, left = skip_tagged(buf, pos - 1, size, left)")
             return
         tag, length, end = (self.local(prefix) for prefix in ("tag", "n", "e"))
         self.indent += 1
         self.rest_of_varint(count)
+        self.take_elements(count)
         self.line(f"for _ in range({count}):")
         self.indent += 1
         for part in (tag, length):

@@ -26,6 +26,8 @@ _FLEXIBLE = {
     if request.flexible is not None
 }
 _NEVER = 32768
+MAX_HEADER_TAGS = 1000
+"""How many tagged fields a header may have that nobody here knows; Kafka's have none at all so far."""
 _request_header = struct.Struct(">hhih")
 _response_start = struct.Struct(">ii")
 _correlation_id = struct.Struct(">i")
@@ -57,7 +59,7 @@ def read_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
             offset = end
         if api_version >= _FLEXIBLE.get(api_key, _NEVER):
             if frame[offset]:
-                offset = skip_tagged(memoryview(frame), offset, size)
+                offset, _ = skip_tagged(memoryview(frame), offset, size, MAX_HEADER_TAGS)
             else:
                 offset += 1
     except (struct.error, IndexError, UnicodeDecodeError, ProtocolError) as failure:
@@ -113,7 +115,7 @@ def read_response(frame: Buffer, response: type[R], version: int) -> R:
             if _error_code.unpack_from(frame, offset)[0] == UnsupportedVersion.code:
                 version = 0
         elif response.is_flexible(version):
-            offset = skip_tagged(memoryview(frame), offset, len(frame))
+            offset, _ = skip_tagged(memoryview(frame), offset, len(frame), MAX_HEADER_TAGS)
     except (struct.error, IndexError, ProtocolError) as failure:
         raise ProtocolError(f"not a response header: {failure}") from None
     return response.decode(frame, version, offset)

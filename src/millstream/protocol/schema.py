@@ -31,6 +31,8 @@ from millstream.protocol.types import Buffer, WireType, wire_type
 
 UNSET: Any = codegen.UNSET
 ALL_VERSIONS = 32767
+MAX_REQUEST_ELEMENTS = 262_144
+"""A request is decoded in one go while all other clients wait, so there is an end to what it may list."""
 
 
 class Field:
@@ -210,6 +212,8 @@ class Message(Struct):
     """The first version with compact lengths and tagged fields; None if there is none."""
     may_be_followed: ClassVar[bool] = False
     """Whether bytes behind the message are passed over; else they make it invalid."""
+    max_elements: ClassVar[int | None] = None
+    """The most elements that all its arrays have together (see `decoding`), however large it is."""
     _decoders: ClassVar[dict[int, Callable[[Buffer, int], Any]]]
     _encoders: ClassVar[dict[int, codegen.Encoder]]
 
@@ -282,6 +286,7 @@ class Request(Message):
     __slots__ = ()
 
     may_be_followed = True
+    max_elements: ClassVar[int | None] = MAX_REQUEST_ELEMENTS
 
     key: ClassVar[int]
     response: ClassVar[type["Response"]]

@@ -21,6 +21,8 @@ class ClusterStateRequest(Request, key=30000, versions=(0, 0), flexible=0):
     Replicas that cannot be served, because their log dir failed, are named in every request.
     """
 
+    max_elements = None
+
     class FailedTopic(Struct):
         topic_id: UUID
         partitions: list[i32]
@@ -109,6 +111,8 @@ class ControlledShutdownResponse(Response, to=ControlledShutdownRequest):
 
 class AlterPartitionRequest(Request, key=56, versions=(2, 3), flexible=0):
     """A leader proposes in-sync replicas (KIP-497); v3 says in which broker epochs (KIP-903)."""
+
+    max_elements = None
 
     class BrokerState(Struct):
         broker_id: i32
