@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from millstream import pauses
+from millstream.broker.handlers import fetch as fetch_handlers
 from millstream.broker.handlers.fetch import fetch
 from millstream.broker.router import Context
 from millstream.broker.server import Broker
@@ -159,5 +161,37 @@ def test_more_bytes_than_may_be_answered_are_not_waited_for(tmp_path: Path) -> N
             add(broker.replicas.leader("t", 0), bytes(5000))
             wanted = request(broker, min_bytes=1 << 30, max_bytes=4000, from_start=True)
             assert isinstance(fetch(Context(broker, None, "PLAINTEXT", 11, None), wanted), FetchResponse)  # type: ignore[arg-type]
+
+    asyncio.run(main())
+
+
+def test_a_fetch_of_very_many_partitions_gives_others_their_turn_and_finds_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pauses, "TURN_SECONDS", 0)
+
+    async def main() -> None:
+        async with asyncio.timeout(60), broker_in(tmp_path) as broker:
+            await broker.controller.create_topic(NewTopic("t", PARTITIONS, 1))
+            for index in range(PARTITIONS):
+                add(broker.replicas.leader("t", index), b"%d" % index)
+            wanted = request(broker, from_start=True)
+            at_once = fetch(Context(broker, None, "PLAINTEXT", 11, None), wanted)  # type: ignore[arg-type]
+            assert isinstance(at_once, FetchResponse)
+            monkeypatch.setattr(fetch_handlers, "MANY_PARTITIONS", PARTITIONS - 1)
+            later = fetch(Context(broker, None, "PLAINTEXT", 11, None), wanted)  # type: ignore[arg-type]
+            assert not isinstance(later, FetchResponse)
+            assert (await later).responses == at_once.responses
+            # One that waits is woken too, and what came is in its answer.
+            waiting = asyncio.ensure_future(ask(broker, request(broker)))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            add(broker.replicas.leader("t", 2), b"new")
+            (topic,) = (await waiting).responses
+            assert [bool(data.records) for data in topic.partitions] == [False, False, True, False]
+            # And one for which nothing comes ends with its time.
+            (topic,) = (await ask(broker, request(broker))).responses
+            assert [bool(data.records) for data in topic.partitions] == [False] * PARTITIONS
+            assert broker.cold_bytes == 0
 
     asyncio.run(main())

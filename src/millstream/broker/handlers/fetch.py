@@ -11,6 +11,7 @@ from millstream.broker.router import Context, handles
 from millstream.cluster.partition import Partition
 from millstream.cluster.waiters import ByteWaiter
 from millstream.errors import ClusterAuthorizationFailed, KafkaError, OffsetOutOfRange
+from millstream.pauses import Pauses
 from millstream.protocol.messages import FetchRequest, FetchResponse
 from millstream.storage.reading import Slice
 
@@ -22,6 +23,9 @@ LEADERS_SINCE = 16
 
 RACKS_SINCE = 11
 """From this version on a consumer says in which rack it is, and may be sent to another replica."""
+
+MANY_PARTITIONS = 5000
+"""A fetch of more than these, which takes tens of milliseconds, gives others their turns meanwhile."""
 
 PartitionData = FetchResponse.PartitionData
 
@@ -92,16 +96,18 @@ class _Fetch:
             self._find = ctx.broker.replicas.replica
 
     def begin(self) -> FetchResponse | Awaitable[FetchResponse]:
+        if len(self._positions) > MANY_PARTITIONS:
+            return self._begin_slowly()
         try:
             found = self._read()
         except BlockingIOError:
-            return self._begin_cold()
+            return self._begin_slowly()
         if self._is_enough(found):
             return self._response(found)
         return self._park(found)
 
-    async def _begin_cold(self) -> FetchResponse:
-        found = await self._read_cold()
+    async def _begin_slowly(self) -> FetchResponse:
+        found = await self._read_slowly()
         if self._is_enough(found):
             return self._response(found)
         return await self._park(found)
@@ -125,12 +131,14 @@ class _Fetch:
             found.add(position, self._read_one(found, position, budget, nowait=True))
         return found
 
-    async def _read_cold(self) -> _Found:
-        """The same with what is not in memory read by threads, so that the loop goes on."""
-        loop, broker = asyncio.get_running_loop(), self._broker
+    async def _read_slowly(self) -> _Found:
+        """The same with what is not in memory read by threads, and with pauses, so that the loop goes on."""
+        loop, broker, pauses = asyncio.get_running_loop(), self._broker, Pauses()
         found = _Found()
         try:
             for position in self._positions:
+                if pauses.is_due:
+                    await pauses.take()
                 held_bytes = found.read_bytes
                 budget = min(self._max_bytes, broker.max_fetch_bytes(held_bytes))
                 try:
@@ -227,11 +235,13 @@ class _Fetch:
         if self._answer.done():
             return
         self._unwatch()
+        if len(self._positions) > MANY_PARTITIONS:
+            self._end_later()
+            return
         try:
             found = self._read()
         except BlockingIOError:
-            self._timer.cancel()
-            asyncio.ensure_future(self._end_cold())  # noqa: RUF006 (it settles the answer, whatever happens)
+            self._end_later()
             return
         except Exception as error:
             self._answer.set_exception(error)
@@ -245,9 +255,13 @@ class _Fetch:
         self._max_wait_seconds = 0.0
         self._woken()
 
-    async def _end_cold(self) -> None:
+    def _end_later(self) -> None:
+        self._timer.cancel()
+        asyncio.ensure_future(self._end_slowly())  # noqa: RUF006 (it settles the answer, whatever happens)
+
+    async def _end_slowly(self) -> None:
         try:
-            response = self._response(await self._read_cold())
+            response = self._response(await self._read_slowly())
         except Exception as error:
             if not self._answer.done():
                 self._answer.set_exception(error)
