@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from itertools import starmap
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 from uuid import UUID
 
 from millstream.broker.router import Context, handles
 from millstream.cluster.metadata import Topic
 from millstream.config.describe import describe_topic
-from millstream.controller.topics import NewTopic
+from millstream.controller.topics import MAX_PARTITIONS_A_REQUEST, NewTopic
 from millstream.errors import (
     InvalidReplicaAssignment,
     InvalidRequest,
     KafkaError,
+    PolicyViolation,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
@@ -28,17 +30,42 @@ from millstream.protocol.messages import (
     DeleteTopicsResponse,
 )
 
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+TOPICS_AT_ONCE = 100
+"""So many topics of a request are under way at a time: what all of them do at once, others wait for."""
+
+
+async def _in_turns(work: Callable[[T], Awaitable[R]], wanted: Sequence[T]) -> list[R]:
+    """What comes of each, in order."""
+    results: list[R] = []
+    for start in range(0, len(wanted), TOPICS_AT_ONCE):
+        results += await asyncio.gather(*map(work, wanted[start : start + TOPICS_AT_ONCE]))
+        await asyncio.sleep(0)
+    return results
+
 
 @handles(CreateTopicsRequest)
 async def create_topics(ctx: Context, req: CreateTopicsRequest) -> CreateTopicsResponse:
-    """v4 default counts (KIP-464); v5 flexible, what was made is described (KIP-525); v7 topic ids."""
+    """v4 default counts (KIP-464); v5 flexible, what was made is described (KIP-525); v7 topic ids.
+
+    As in Kafka the partitions of all topics of a request together have a limit.
+    """
     asked = Counter(topic.name for topic in req.topics)
+    default: int = ctx.broker.config["num.partitions"]
+    partitions = sum(
+        len(topic.assignments) or (topic.num_partitions if topic.num_partitions > 0 else default)
+        for topic in req.topics
+    )
 
     async def create(wanted: CreateTopicsRequest.CreatableTopic) -> CreateTopicsResponse.CreatableTopicResult:
         result = CreateTopicsResponse.CreatableTopicResult(name=wanted.name, error_code=0)
         try:
             if asked[wanted.name] > 1:
                 raise InvalidRequest(f"the topic {wanted.name!r} is in the request more than once")
+            _check_total(partitions)
             topic = await ctx.broker.controller.create_topic(
                 _new_topic(wanted), validate_only=req.validate_only
             )
@@ -50,7 +77,12 @@ async def create_topics(ctx: Context, req: CreateTopicsRequest) -> CreateTopicsR
             result.error_message = error.message
         return result
 
-    return CreateTopicsResponse(topics=list(await asyncio.gather(*map(create, req.topics))))
+    return CreateTopicsResponse(topics=await _in_turns(create, req.topics))
+
+
+def _check_total(partitions: int) -> None:
+    if partitions > MAX_PARTITIONS_A_REQUEST:
+        raise PolicyViolation(f"at most {MAX_PARTITIONS_A_REQUEST} partitions can be made by one request")
 
 
 def _new_topic(wanted: CreateTopicsRequest.CreatableTopic) -> NewTopic:
@@ -89,7 +121,8 @@ async def delete_topics(ctx: Context, req: DeleteTopicsRequest) -> DeleteTopicsR
     else:
         wanted = [(name, NO_UUID) for name in req.topic_names]
 
-    async def delete(name: str | None, topic_id: UUID) -> DeleteTopicsResponse.DeletableTopicResult:
+    async def delete(each: tuple[str | None, UUID]) -> DeleteTopicsResponse.DeletableTopicResult:
+        name, topic_id = each
         result = DeleteTopicsResponse.DeletableTopicResult(name=name, topic_id=topic_id, error_code=0)
         try:
             if (name is None) == (topic_id == NO_UUID):
@@ -107,13 +140,17 @@ async def delete_topics(ctx: Context, req: DeleteTopicsRequest) -> DeleteTopicsR
             result.error_message = error.message
         return result
 
-    return DeleteTopicsResponse(responses=list(await asyncio.gather(*starmap(delete, wanted))))
+    return DeleteTopicsResponse(responses=await _in_turns(delete, wanted))
 
 
 @handles(CreatePartitionsRequest)
 async def create_partitions(ctx: Context, req: CreatePartitionsRequest) -> CreatePartitionsResponse:
-    """v2 flexible; v3 may be throttled (KIP-599)."""
+    """v2 flexible; v3 may be throttled (KIP-599). New partitions have a limit, as when topics are made."""
     asked = Counter(topic.name for topic in req.topics)
+    known = ctx.broker.metadata.topics
+    partitions = sum(
+        max(topic.count - len(known[topic.name].partitions), 0) for topic in req.topics if topic.name in known
+    )
 
     async def grow(
         wanted: CreatePartitionsRequest.CreatePartitionsTopic,
@@ -122,6 +159,7 @@ async def create_partitions(ctx: Context, req: CreatePartitionsRequest) -> Creat
         try:
             if asked[wanted.name] > 1:
                 raise InvalidRequest(f"the topic {wanted.name!r} is in the request more than once")
+            _check_total(partitions)
             assignments = (
                 None if wanted.assignments is None else [each.broker_ids for each in wanted.assignments]
             )
@@ -135,4 +173,4 @@ async def create_partitions(ctx: Context, req: CreatePartitionsRequest) -> Creat
             result.error_message = error.message
         return result
 
-    return CreatePartitionsResponse(results=list(await asyncio.gather(*map(grow, req.topics))))
+    return CreatePartitionsResponse(results=await _in_turns(grow, req.topics))
