@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from millstream.broker.router import Context, handles
@@ -12,6 +13,7 @@ from millstream.config.group import GROUP_CONFIG_KEYS, describe_group
 from millstream.config.topic import TOPIC_KEYS
 from millstream.controller.tree import DEFAULT_BROKER
 from millstream.errors import InvalidConfig, InvalidRequest, KafkaError
+from millstream.pauses import Pauses
 from millstream.protocol.messages import (
     AlterConfigsRequest,
     AlterConfigsResponse,
@@ -28,11 +30,27 @@ BROKER = 4
 GROUP = 32
 
 
+MAX_DESCRIBED = 500_000
+"""How many values, their synonyms counted, one answer tells: those of 14,000 topics without synonyms."""
+
+
 @handles(DescribeConfigsRequest)
-def describe_configs(ctx: Context, req: DescribeConfigsRequest) -> DescribeConfigsResponse:
-    """v1 synonyms (KIP-226); v3 type and documentation (KIP-569); v4 flexible."""
-    response = DescribeConfigsResponse(results=[])
-    for resource in req.resources:
+async def describe_configs(ctx: Context, req: DescribeConfigsRequest) -> DescribeConfigsResponse:
+    """v1 synonyms (KIP-226); v3 type and documentation (KIP-569); v4 flexible.
+
+    A resource that is named more than once is described once: the first time holds. All else would let a
+    request of a few KB ask for as many MB.
+    """
+    response, pauses = DescribeConfigsResponse(results=[]), Pauses()
+    left = MAX_DESCRIBED
+    defaults: dict[int, list[ConfigEntry]] = {}
+    resources: dict[tuple[int, str], DescribeConfigsRequest.DescribeConfigsResource] = {}
+    for each in req.resources:
+        resources.setdefault((each.resource_type, each.resource_name), each)
+    for resource in resources.values():
+        if pauses.is_due:
+            await pauses.take()
+            defaults.clear()  # the broker's may have changed
         result = DescribeConfigsResponse.DescribeConfigsResult(
             error_code=0,
             error_message="",
@@ -42,16 +60,34 @@ def describe_configs(ctx: Context, req: DescribeConfigsRequest) -> DescribeConfi
         )
         response.results.append(result)
         try:
-            wanted = None if resource.configuration_keys is None else set(resource.configuration_keys)
-            result.configs = [
-                _described(config, req.include_synonyms, req.include_documentation)
-                for config in _configs(ctx, resource.resource_type, resource.resource_name)
-                if wanted is None or config.name in wanted
-            ]
+            if left <= 0:
+                raise InvalidRequest("too much is asked for at once; ask for fewer resources")
+            kind, keys = resource.resource_type, resource.configuration_keys
+            is_default = keys is None and _sets_nothing(ctx, kind, resource.resource_name)
+            if is_default and kind in defaults:
+                result.configs = defaults[kind]
+            else:
+                wanted = None if keys is None else set(keys)
+                result.configs = [
+                    _described(config, req.include_synonyms, req.include_documentation)
+                    for config in _configs(ctx, kind, resource.resource_name)
+                    if wanted is None or config.name in wanted
+                ]
+            if is_default:
+                defaults[kind] = result.configs
+            left -= len(result.configs) + sum(len(config.synonyms) for config in result.configs)
         except KafkaError as error:
             result.error_code = error.code
             result.error_message = error.message
     return response
+
+
+def _sets_nothing(ctx: Context, resource_type: int, name: str) -> bool:
+    """Whether it is a topic or a group like all others that set nothing for themselves."""
+    broker = ctx.broker
+    if resource_type == TOPIC:
+        return not broker.metadata.topic(name).overrides
+    return resource_type == GROUP and name != "" and not broker.group_topics.configs.texts(name)
 
 
 def _configs(ctx: Context, resource_type: int, name: str) -> Iterable[Described]:
@@ -87,11 +123,23 @@ def _broker_name(ctx: Context, name: str) -> str:
     return name
 
 
-def _check_brokers(
-    ctx: Context,
-    resources: Sequence[IncrementalAlterConfigsRequest.AlterConfigsResource]
-    | Sequence[AlterConfigsRequest.AlterConfigsResource],
-) -> None:
+Alterations = (
+    Sequence[IncrementalAlterConfigsRequest.AlterConfigsResource]
+    | Sequence[AlterConfigsRequest.AlterConfigsResource]
+)
+
+
+def _asked(resources: Alterations) -> Counter[tuple[int, str]]:
+    """How often each resource is in a request."""
+    return Counter((each.resource_type, each.resource_name) for each in resources)
+
+
+def _check_once(asked: Counter[tuple[int, str]], resource_type: int, name: str) -> None:
+    if asked[resource_type, name] > 1:
+        raise InvalidRequest(f"the resource {name!r} is in the request more than once")
+
+
+def _check_brokers(ctx: Context, resources: Alterations) -> None:
     """Raise if a request is passed on that is about another broker than this one."""
     for resource in resources:
         if resource.resource_type == BROKER:
@@ -149,8 +197,11 @@ async def incremental_alter_configs(
                     for resource in req.resources
                 ]
             )
-    response = IncrementalAlterConfigsResponse(responses=[])
+    response, pauses = IncrementalAlterConfigsResponse(responses=[]), Pauses()
+    asked = _asked(req.resources)
     for resource in req.resources:
+        if pauses.is_due:
+            await pauses.take()
         result = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
             error_code=0,
             error_message="",
@@ -160,6 +211,7 @@ async def incremental_alter_configs(
         response.responses.append(result)
         ops = [AlterOp(config.name, config.config_operation, config.value) for config in resource.configs]
         try:
+            _check_once(asked, resource.resource_type, resource.resource_name)
             await _alter(ctx, resource.resource_type, resource.resource_name, ops, req.validate_only)
         except KafkaError as error:
             result.error_code = error.code
@@ -210,8 +262,11 @@ async def alter_configs(ctx: Context, req: AlterConfigsRequest) -> AlterConfigsR
                     for resource in req.resources
                 ]
             )
-    response = AlterConfigsResponse(responses=[])
+    response, pauses = AlterConfigsResponse(responses=[]), Pauses()
+    asked = _asked(req.resources)
     for resource in req.resources:
+        if pauses.is_due:
+            await pauses.take()
         result = AlterConfigsResponse.AlterConfigsResourceResponse(
             error_code=0,
             error_message="",
@@ -220,6 +275,7 @@ async def alter_configs(ctx: Context, req: AlterConfigsRequest) -> AlterConfigsR
         )
         response.responses.append(result)
         try:
+            _check_once(asked, resource.resource_type, resource.resource_name)
             texts: dict[str, str] = {}
             for each in resource.configs:
                 if each.value is None:
