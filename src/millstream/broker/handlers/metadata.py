@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 
 from millstream.broker.router import Context, handles
 from millstream.cluster.metadata import INTERNAL_TOPICS, NO_LEADER, PartitionState, Topic
@@ -16,6 +16,7 @@ from millstream.errors import (
     UnsupportedEndpointType,
 )
 from millstream.model import NO_UUID, check_topic_name
+from millstream.pauses import Pauses
 from millstream.protocol.messages import (
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -37,7 +38,9 @@ async def metadata(ctx: Context, req: MetadataRequest) -> MetadataResponse:
     v7 leader epochs; v8 authorised operations; v9 flexible; v10 topic ids; v12 asked for by id;
     v13 an error for the whole answer (KIP-1102).
 
-    A topic that may be created by asking for it is created before the answer.
+    A topic that may be created by asking for it is created before the answer. One that is asked for more
+    than once is told once, as in Kafka. Between topics others have their turn, so each is as of a moment
+    of its own.
     """
     broker = ctx.broker
     response = MetadataResponse(
@@ -50,11 +53,20 @@ async def metadata(ctx: Context, req: MetadataRequest) -> MetadataResponse:
         topics=[],
     )
     wants_all = req.topics is None or (ctx.version == 0 and not req.topics)
+    pauses = Pauses()
     if wants_all:
-        response.topics = [_topic(ctx, topic) for topic in broker.metadata.topics.values()]
+        for name in list(broker.metadata.topics):
+            if pauses.is_due:
+                await pauses.take()
+            known = broker.metadata.topics.get(name)
+            if known is not None:
+                response.topics.append(_topic(ctx, known))
         return response
     may_create = req.allow_auto_topic_creation or ctx.version < 4
-    for wanted in req.topics or ():
+    asked = {each.name if each.topic_id == NO_UUID else each.topic_id: each for each in req.topics or ()}
+    for wanted in asked.values():
+        if pauses.is_due:
+            await pauses.take()
         try:
             if wanted.topic_id != NO_UUID:
                 topic = broker.metadata.topic_by_id(wanted.topic_id)
@@ -180,19 +192,27 @@ def describe_cluster(ctx: Context, req: DescribeClusterRequest) -> DescribeClust
 @handles(DescribeTopicPartitionsRequest)
 def describe_topic_partitions(
     ctx: Context, req: DescribeTopicPartitionsRequest
-) -> DescribeTopicPartitionsResponse:
+) -> Awaitable[DescribeTopicPartitionsResponse]:
     """v0: topics in order of name, in pages of partitions (KIP-966)."""
     limit = min(req.response_partition_limit, ctx.broker.config["max.request.partition.size.limit"])
     if limit < 1:
         raise InvalidRequest("response_partition_limit must be at least 1")
+    return _describe_partitions(ctx, req, limit)
+
+
+async def _describe_partitions(
+    ctx: Context, req: DescribeTopicPartitionsRequest, limit: int
+) -> DescribeTopicPartitionsResponse:
     names = sorted({topic.name for topic in req.topics} or ctx.broker.metadata.topics)
     first = 0
     if req.cursor is not None:
         names = [name for name in names if name >= req.cursor.topic_name]
         if names and names[0] == req.cursor.topic_name:
             first = req.cursor.partition_index
-    response = DescribeTopicPartitionsResponse(topics=[])
+    response, pauses = DescribeTopicPartitionsResponse(topics=[]), Pauses()
     for name in names:
+        if pauses.is_due:
+            await pauses.take()
         if limit <= 0:
             response.next_cursor = DescribeTopicPartitionsResponse.Cursor(
                 topic_name=name, partition_index=first
