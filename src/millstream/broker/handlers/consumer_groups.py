@@ -49,9 +49,11 @@ async def consumer_group_heartbeat(
 async def consumer_group_describe(
     ctx: Context, req: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
-    """v1 tells classic members from those of the consumer protocol (KIP-1099)."""
+    """v1 tells classic members from those of the consumer protocol (KIP-1099). A group that is named twice
+    is described once.
+    """
     response, pauses = ConsumerGroupDescribeResponse(groups=[]), Pauses()
-    for group_id in req.group_ids:
+    for group_id in dict.fromkeys(req.group_ids):
         if pauses.is_due:
             await pauses.take()
         try:

@@ -14,6 +14,7 @@ from millstream.coordinator.shard import Producer, Result
 from millstream.errors import (
     InvalidCommitOffsetSize,
     InvalidGroupId,
+    InvalidRequest,
     KafkaError,
     KafkaStorageError,
     NotCoordinator,
@@ -40,9 +41,15 @@ IDS_SINCE = 10
 MANY_GROUPS_SINCE = 8
 GROUP_ERROR_SINCE = 2
 UNKNOWN_OFFSET = -1
+MANY_POSITIONS = 5000
+"""Who asks for the positions of more partitions than these asks for many that the group does not have."""
 
 _CommittedTopic = OffsetCommitResponse.OffsetCommitResponseTopic
 _CommittedPartition = OffsetCommitResponse.OffsetCommitResponsePartition
+
+_Wanted = dict[tuple[str, UUID], dict[int, None]]
+"""Partitions by their topic's name and id, in the order in which they were asked for."""
+_Positions = dict[TopicPartition, OffsetFetchResponse.OffsetFetchResponsePartitions]
 
 
 # Committing
@@ -163,13 +170,10 @@ async def txn_offset_commit(ctx: Context, req: TxnOffsetCommitRequest) -> TxnOff
 
 def _topic(ctx: Context, name: str, topic_id: UUID, ids_since: int) -> tuple[str, int, int]:
     """A topic's name and number of partitions, and the error for partitions that do not exist."""
-    metadata = ctx.broker.metadata
-    try:
-        topic = metadata.topic_by_id(topic_id) if ctx.version >= ids_since else metadata.topic(name)
-    except UnknownTopicId as error:
-        return "", 0, error.code
-    except UnknownTopicOrPartition as error:
-        return name, 0, error.code
+    metadata, is_by_id = ctx.broker.metadata, ctx.version >= ids_since
+    topic = metadata.find_by_id(topic_id) if is_by_id else metadata.topics.get(name)
+    if topic is None:
+        return ("", 0, UnknownTopicId.code) if is_by_id else (name, 0, UnknownTopicOrPartition.code)
     return topic.name, len(topic.partitions), UnknownTopicOrPartition.code
 
 
@@ -192,14 +196,23 @@ async def offset_fetch(ctx: Context, req: OffsetFetchRequest) -> OffsetFetchResp
     stable offsets (KIP-447); v8 many groups (KIP-709); v9 member epochs (KIP-848); v10 topic ids.
 
     A group or a partition without a commit has the offset -1, and that is no error. All positions of one
-    group are as of one moment: a transaction may have moved several.
+    group are as of one moment: a transaction may have moved several. A partition that is named twice is
+    told once, and a group can be in a request only once: a commit may hold some KB of metadata.
     """
     if ctx.version >= MANY_GROUPS_SINCE:
         response, pauses = OffsetFetchResponse(groups=[]), Pauses()
+        seen: set[str] = set()
         for group in req.groups:
-            response.groups.append(await _fetch_group(ctx, group, req.require_stable))
             if pauses.is_due:
                 await pauses.take()
+            if group.group_id in seen:
+                found = OffsetFetchResponse.OffsetFetchResponseGroup(
+                    group_id=group.group_id, topics=[], error_code=InvalidRequest.code
+                )
+            else:
+                found = await _fetch_group(ctx, group, req.require_stable)
+            seen.add(group.group_id)
+            response.groups.append(found)
         return response
     topics = req.topics
     group = OffsetFetchRequest.OffsetFetchRequestGroup(
@@ -223,74 +236,89 @@ async def offset_fetch(ctx: Context, req: OffsetFetchRequest) -> OffsetFetchResp
             )
             for topic in topics or ()
         ]
-    return OffsetFetchResponse(
-        error_code=found.error_code,
-        topics=[
-            OffsetFetchResponse.OffsetFetchResponseTopic(
-                name=topic.name,
-                partitions=[
-                    OffsetFetchResponse.OffsetFetchResponsePartition(
-                        partition_index=each.partition_index,
-                        committed_offset=each.committed_offset,
-                        committed_leader_epoch=each.committed_leader_epoch,
-                        metadata=each.metadata,
-                        error_code=each.error_code,
-                    )
-                    for each in topic.partitions
-                ],
+    response, pauses = OffsetFetchResponse(error_code=found.error_code, topics=[]), Pauses()
+    for topic in found.topics:
+        answer = OffsetFetchResponse.OffsetFetchResponseTopic(name=topic.name, partitions=[])
+        response.topics.append(answer)
+        for each in topic.partitions:
+            if pauses.is_due:
+                await pauses.take()
+            answer.partitions.append(
+                OffsetFetchResponse.OffsetFetchResponsePartition(
+                    partition_index=each.partition_index,
+                    committed_offset=each.committed_offset,
+                    committed_leader_epoch=each.committed_leader_epoch,
+                    metadata=each.metadata,
+                    error_code=each.error_code,
+                )
             )
-            for topic in found.topics
-        ],
-    )
+    return response
 
 
 async def _fetch_group(
     ctx: Context, group: OffsetFetchRequest.OffsetFetchRequestGroup, require_stable: bool
 ) -> OffsetFetchResponse.OffsetFetchResponseGroup:
-    def look(shard: GroupShard) -> list[OffsetFetchResponse.OffsetFetchResponseTopics]:
-        shard.commits.check_fetch(group.group_id, group.member_id, group.member_epoch)
-        wanted = _wanted(ctx, group) if group.topics is not None else _all_wanted(ctx, shard, group.group_id)
-        return [
-            OffsetFetchResponse.OffsetFetchResponseTopics(
-                name=name,
-                topic_id=topic_id,
-                partitions=[
-                    _committed(shard, group.group_id, TopicPartition(name, index), require_stable)
-                    if name
-                    else _position(index, error_code=UnknownTopicId.code)
-                    for index in indexes
-                ],
-            )
-            for name, topic_id, indexes in wanted
-        ]
+    wanted = None if group.topics is None else _wanted(ctx, group.topics)
+
+    def look(shard: GroupShard) -> tuple[_Wanted, _Positions]:
+        """What is asked for, and the positions there are; where very much is asked for, only those that the
+        group has are looked for."""
+        commits, group_id = shard.commits, group.group_id
+        commits.check_fetch(group_id, group.member_id, group.member_epoch)
+        asked = _all_wanted(ctx, shard, group_id) if wanted is None else wanted
+        places: Iterable[TopicPartition]
+        if sum(map(len, asked.values())) > MANY_POSITIONS:
+            by_name = {name: indexes for (name, _), indexes in asked.items()}
+            places = [
+                each for each in commits.all_partitions(group_id) if each[1] in by_name.get(each[0], ())
+            ]
+        else:
+            places = [
+                TopicPartition(name, index) for (name, _), indexes in asked.items() for index in indexes
+            ]
+        return asked, {place: _committed(shard, group_id, place, require_stable) for place in places}
 
     response = OffsetFetchResponse.OffsetFetchResponseGroup(group_id=group.group_id, topics=[])
     try:
-        response.topics = await ctx.broker.groups.read(group_index(ctx, group.group_id), look)
+        asked, positions = await ctx.broker.groups.read(group_index(ctx, group.group_id), look)
     except KafkaError as error:
         response.error_code = error.code
+        return response
+    pauses = Pauses()
+    for (name, topic_id), indexes in asked.items():
+        topic = OffsetFetchResponse.OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=[])
+        response.topics.append(topic)
+        missing = 0 if name else UnknownTopicId.code
+        for index in indexes:
+            if pauses.is_due:
+                await pauses.take()
+            found = positions.get(TopicPartition(name, index)) if name else None
+            topic.partitions.append(_position(index, missing) if found is None else found)
     return response
 
 
-def _wanted(
-    ctx: Context, group: OffsetFetchRequest.OffsetFetchRequestGroup
-) -> Iterable[tuple[str, UUID, list[int]]]:
-    for topic in group.topics or ():
+def _wanted(ctx: Context, topics: list[OffsetFetchRequest.OffsetFetchRequestTopics]) -> _Wanted:
+    """The partitions that are asked for; a topic that is not known by its id has no name."""
+    wanted: _Wanted = {}
+    for topic in topics:
         name = topic.name
         if ctx.version >= IDS_SINCE:
             name, _, _ = _topic(ctx, name, topic.topic_id, IDS_SINCE)
-        yield name, topic.topic_id, topic.partition_indexes
+        wanted.setdefault((name, topic.topic_id), {}).update(dict.fromkeys(topic.partition_indexes))
+    return wanted
 
 
-def _all_wanted(ctx: Context, shard: GroupShard, group_id: str) -> Iterable[tuple[str, UUID, list[int]]]:
+def _all_wanted(ctx: Context, shard: GroupShard, group_id: str) -> _Wanted:
     """All topics that a group has positions in; where ids are spoken, those that still exist."""
-    by_topic: dict[str, list[int]] = {}
+    by_topic: dict[str, dict[int, None]] = {}
     for topic, index in shard.commits.all_partitions(group_id):
-        by_topic.setdefault(topic, []).append(index)
+        by_topic.setdefault(topic, {})[index] = None
+    wanted: _Wanted = {}
     for name, indexes in by_topic.items():
         known = ctx.broker.metadata.topics.get(name)
         if known is not None or ctx.version < IDS_SINCE:
-            yield name, NO_UUID if known is None else known.topic_id, indexes
+            wanted[name, NO_UUID if known is None else known.topic_id] = indexes
+    return wanted
 
 
 def _committed(

@@ -122,10 +122,10 @@ async def leave_group(ctx: Context, req: LeaveGroupRequest) -> LeaveGroupRespons
 @handles(DescribeGroupsRequest)
 async def describe_groups(ctx: Context, req: DescribeGroupsRequest) -> DescribeGroupsResponse:
     """v3 authorized operations (KIP-430); v4 static members; v5 flexible; v6 a group that does not exist
-    is an error, before it was one that is dead (KIP-1043).
+    is an error, before it was one that is dead (KIP-1043). A group that is named twice is described once.
     """
     response, pauses = DescribeGroupsResponse(groups=[]), Pauses()
-    for group_id in req.groups:
+    for group_id in dict.fromkeys(req.groups):
         if pauses.is_due:
             await pauses.take()
         try:
