@@ -11,6 +11,9 @@ from millstream.protocol.messages import ElectLeadersRequest, ElectLeadersRespon
 PREFERRED = 0
 UNCLEAN = 1
 
+MAX_NAMED = 50_000
+"""How many partitions a request names; all of them, however many there are, are meant by null."""
+
 
 @handles(ElectLeadersRequest)
 async def elect_leaders(ctx: Context, req: ElectLeadersRequest) -> ElectLeadersResponse:
@@ -21,6 +24,8 @@ async def elect_leaders(ctx: Context, req: ElectLeadersRequest) -> ElectLeadersR
         raise InvalidRequest(f"there is no election of type {req.election_type}; 0 and 1 there are")
     wanted: list[TopicPartition] | None = None
     if req.topic_partitions is not None:
+        if sum(len(topic.partitions) for topic in req.topic_partitions) > MAX_NAMED:
+            raise InvalidRequest(f"a request names at most {MAX_NAMED} partitions")
         wanted = [
             TopicPartition(topic.topic, partition)
             for topic in req.topic_partitions

@@ -16,6 +16,7 @@ from millstream.errors import (
     RequestTimedOut,
     UnsupportedVersion,
 )
+from millstream.pauses import Pauses
 from millstream.protocol.messages import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -47,11 +48,15 @@ async def list_offsets(ctx: Context, req: ListOffsetsRequest) -> ListOffsetsResp
 
     Nothing is tiered, so the earliest local offset is the earliest, and there is no tiered one.
     """
-    response = ListOffsetsResponse(topics=[])
+    response, pauses = ListOffsetsResponse(topics=[]), Pauses()
     for topic in req.topics:
+        if pauses.is_due:
+            await pauses.take()
         answer = ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=[])
         response.topics.append(answer)
         for wanted in topic.partitions:
+            if pauses.is_due:
+                await pauses.take()
             result = ListOffsetsResponse.ListOffsetsPartitionResponse(
                 partition_index=wanted.partition_index, error_code=0
             )
@@ -97,13 +102,19 @@ async def _find(partition: Partition, timestamp: int, is_committed_only: bool) -
 
 
 @handles(OffsetForLeaderEpochRequest)
-def offset_for_leader_epoch(ctx: Context, req: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+async def offset_for_leader_epoch(
+    ctx: Context, req: OffsetForLeaderEpochRequest
+) -> OffsetForLeaderEpochResponse:
     """v2 the client's epoch (KIP-320); v3 replica id; v4 flexible."""
-    response = OffsetForLeaderEpochResponse(topics=[])
+    response, pauses = OffsetForLeaderEpochResponse(topics=[]), Pauses()
     for topic in req.topics:
+        if pauses.is_due:
+            await pauses.take()
         answer = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(topic=topic.topic, partitions=[])
         response.topics.append(answer)
         for wanted in topic.partitions:
+            if pauses.is_due:
+                await pauses.take()
             result = OffsetForLeaderEpochResponse.EpochEndOffset(partition=wanted.partition, error_code=0)
             answer.partitions.append(result)
             try:
@@ -128,13 +139,18 @@ async def delete_records(ctx: Context, req: DeleteRecordsRequest) -> DeleteRecor
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + max(req.timeout_ms, 0) / 1000
+    pauses = Pauses()
     response = DeleteRecordsResponse(topics=[])
     deleted: list[tuple[DeleteRecordsResponse.DeleteRecordsPartitionResult, str]] = []
     waiting: list[tuple[DeleteRecordsResponse.DeleteRecordsPartitionResult, asyncio.Future[None]]] = []
     for topic in req.topics:
+        if pauses.is_due:
+            await pauses.take()
         answer = DeleteRecordsResponse.DeleteRecordsTopicResult(name=topic.name, partitions=[])
         response.topics.append(answer)
         for wanted in topic.partitions:
+            if pauses.is_due:
+                await pauses.take()
             result = DeleteRecordsResponse.DeleteRecordsPartitionResult(
                 partition_index=wanted.partition_index, low_watermark=UNKNOWN, error_code=0
             )

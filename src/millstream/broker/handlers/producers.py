@@ -8,6 +8,7 @@ from millstream.broker.handlers.transactions import code_for, transaction_index,
 from millstream.broker.router import Context, handles
 from millstream.coordinator.shard import Producer
 from millstream.errors import ConcurrentTransactions, InvalidRequest, KafkaError
+from millstream.pauses import Pauses
 from millstream.protocol.messages import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -15,6 +16,8 @@ from millstream.protocol.messages import (
     InitProducerIdResponse,
 )
 
+MAX_MESSAGES = 1000
+"""In how many partitions an answer says in words what is wrong; there is always a code."""
 FENCED_SINCE = 4
 """Before this version clients know no PRODUCER_FENCED."""
 
@@ -61,22 +64,30 @@ def _expected(req: InitProducerIdRequest) -> Producer | None:
 
 
 @handles(DescribeProducersRequest)
-def describe_producers(ctx: Context, req: DescribeProducersRequest) -> DescribeProducersResponse:
-    """v0 (KIP-664): the producers whose state a partition remembers."""
-    response = DescribeProducersResponse(topics=[])
+async def describe_producers(ctx: Context, req: DescribeProducersRequest) -> DescribeProducersResponse:
+    """v0 (KIP-664): the producers whose state a partition remembers. One that is named twice is told once."""
+    response, pauses = DescribeProducersResponse(topics=[]), Pauses()
+    asked: dict[str, dict[int, None]] = {}
+    failed = 0
     for topic in req.topics:
-        answer = DescribeProducersResponse.TopicResponse(name=topic.name, partitions=[])
+        asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    for name, indexes in asked.items():
+        answer = DescribeProducersResponse.TopicResponse(name=name, partitions=[])
         response.topics.append(answer)
-        for index in topic.partition_indexes:
+        for index in indexes:
+            if pauses.is_due:
+                await pauses.take()
             result = DescribeProducersResponse.PartitionResponse(
                 partition_index=index, error_code=0, active_producers=[]
             )
             answer.partitions.append(result)
             try:
-                partition = ctx.broker.replicas.leader(topic.name, index)
+                partition = ctx.broker.replicas.leader(name, index)
             except KafkaError as error:
                 result.error_code = error.code
-                result.error_message = error.message
+                failed += 1
+                if failed <= MAX_MESSAGES:
+                    result.error_message = error.message
                 continue
             result.active_producers = [
                 DescribeProducersResponse.ProducerState(

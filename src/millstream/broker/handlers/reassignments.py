@@ -65,10 +65,12 @@ async def list_partition_reassignments(
     """v0: what goes on, of some partitions or of all (KIP-455)."""
     moving = await ctx.broker.controller.reassignments()
     if req.topics is not None:
-        asked = {
-            TopicPartition(topic.name, index) for topic in req.topics for index in topic.partition_indexes
+        asked: dict[str, set[int]] = {}
+        for topic in req.topics:
+            asked.setdefault(topic.name, set()).update(topic.partition_indexes)
+        moving = {
+            place: state for place, state in moving.items() if place.partition in asked.get(place.topic, ())
         }
-        moving = {place: state for place, state in moving.items() if place in asked}
     by_topic: dict[str, list[Listed.OngoingPartitionReassignment]] = {}
     for place, state in moving.items():
         by_topic.setdefault(place.topic, []).append(

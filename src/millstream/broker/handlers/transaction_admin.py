@@ -31,9 +31,9 @@ Listed = ListTransactionsResponse.TransactionState
 async def describe_transactions(
     ctx: Context, req: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
-    """v0 (KIP-664)."""
+    """v0 (KIP-664). A transactional id that is named twice is described once."""
     response, pauses = DescribeTransactionsResponse(transaction_states=[]), Pauses()
-    for transactional_id in req.transactional_ids:
+    for transactional_id in dict.fromkeys(req.transactional_ids):
         response.transaction_states.append(await _describe(ctx, transactional_id))
         if pauses.is_due:
             await pauses.take()

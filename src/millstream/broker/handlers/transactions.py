@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from millstream.broker.coordinators import GROUPS_TOPIC, TRANSACTIONS_TOPIC
@@ -25,6 +25,7 @@ from millstream.errors import (
     UnknownTopicOrPartition,
 )
 from millstream.model import TopicPartition
+from millstream.pauses import Pauses
 from millstream.protocol.messages import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -130,91 +131,89 @@ def add_partitions_to_txn(
     producer = Producer(req.v3_and_below_producer_id, req.v3_and_below_producer_epoch)
     topics = req.v3_and_below_topics
 
-    def respond(codes: Codes) -> AddPartitionsToTxnResponse:
-        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(topics, codes))
+    def respond(results: list[TopicResult]) -> AddPartitionsToTxnResponse:
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
 
     added = _add(ctx, req.v3_and_below_transactional_id, producer, topics, OLD)
-    return respond(added) if isinstance(added, dict) else _then(added, respond)
+    return respond(added) if isinstance(added, list) else _then(added, respond)
 
 
 async def _add_for_brokers(ctx: Context, req: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
-    response = AddPartitionsToTxnResponse(results_by_transaction=[])
+    response, pauses = AddPartitionsToTxnResponse(results_by_transaction=[]), Pauses()
     deadline = asyncio.get_running_loop().time() + ANSWER_SECONDS
     for each in req.transactions:
+        if pauses.is_due:
+            await pauses.take()
         producer = Producer(each.producer_id, each.producer_epoch)
         try:
             async with asyncio.timeout_at(deadline):
                 if each.verify_only:
-                    codes = await _verify(ctx, each.transactional_id, producer, each.topics)
+                    results = await _verify(ctx, each.transactional_id, producer, each.topics)
                 else:
                     added = _add(ctx, each.transactional_id, producer, each.topics, BUMPING)
-                    codes = added if isinstance(added, dict) else await added
+                    results = added if isinstance(added, list) else await added
         except TimeoutError:
-            codes = dict.fromkeys(_names(each.topics), CoordinatorNotAvailable.code)
+            results = _results(each.topics, lambda *_: CoordinatorNotAvailable.code)
         response.results_by_transaction.append(
             AddPartitionsToTxnResponse.AddPartitionsToTxnResult(
-                transactional_id=each.transactional_id, topic_results=_results(each.topics, codes)
+                transactional_id=each.transactional_id, topic_results=results
             )
         )
     return response
 
 
-Codes = dict[TopicPartition, int]
-
-
 def _add(
     ctx: Context, transactional_id: str, producer: Producer, topics: Topics, version: int
-) -> Codes | Awaitable[Codes]:
-    """Add all partitions, or none if one does not exist; the code of each."""
-    names = list(_names(topics))
-    missing = {name for name in names if not _exists(ctx, name)}
-    if missing:
-        codes = dict.fromkeys(names, OperationNotAttempted.code)
-        return codes | dict.fromkeys(missing, UnknownTopicOrPartition.code)
+) -> list[TopicResult] | Awaitable[list[TopicResult]]:
+    """Add all partitions, or none if one does not exist; the results of each."""
+    known = ctx.broker.metadata.topics
+    counts = {topic.name: len(known[topic.name].partitions) if topic.name in known else 0 for topic in topics}
+    # One that is named again and again is added once; only of those that exist are there names.
+    wanted = [(topic.name, set(topic.partitions)) for topic in topics]
+    if any(min(indexes) < 0 or max(indexes) >= counts[name] for name, indexes in wanted if indexes):
+        return _results(
+            topics,
+            lambda topic, index: (
+                OperationNotAttempted.code if 0 <= index < counts[topic] else UnknownTopicOrPartition.code
+            ),
+        )
+    names = [TopicPartition(name, index) for name, indexes in wanted for index in indexes]
     return answer(
         lambda: ctx.broker.transactions.write_now(
             transaction_index(ctx, transactional_id),
             lambda shard: shard.add_partitions(transactional_id, producer, names, version),
         ),
-        lambda _: dict.fromkeys(names, 0),
-        lambda error: dict.fromkeys(names, code_for(error, ctx.version)),
+        lambda _: _results(topics, lambda *_: 0),
+        lambda error: _results(topics, lambda *_: code_for(error, ctx.version)),
     )
 
 
-async def _verify(ctx: Context, transactional_id: str, producer: Producer, topics: Topics) -> Codes:
-    def look(shard: TransactionShard) -> Codes:
-        codes: Codes = {}
-        for name in _names(topics):
+async def _verify(
+    ctx: Context, transactional_id: str, producer: Producer, topics: Topics
+) -> list[TopicResult]:
+    def look(shard: TransactionShard) -> list[TopicResult]:
+        def verified(topic: str, index: int) -> int:
             try:
-                shard.verify_partition(transactional_id, producer, name)
-                codes[name] = 0
+                shard.verify_partition(transactional_id, producer, TopicPartition(topic, index))
             except KafkaError as error:
-                codes[name] = error.code
-        return codes
+                return error.code
+            return 0
+
+        return _results(topics, verified)
 
     try:
         return await ctx.broker.transactions.read(transaction_index(ctx, transactional_id), look)
-    except KafkaError as error:
-        return dict.fromkeys(_names(topics), error.code)
+    except KafkaError as failure:
+        code = failure.code
+        return _results(topics, lambda *_: code)
 
 
-def _names(topics: Topics) -> Iterable[TopicPartition]:
-    return (TopicPartition(topic.name, index) for topic in topics for index in topic.partitions)
-
-
-def _exists(ctx: Context, name: TopicPartition) -> bool:
-    topic = ctx.broker.metadata.topics.get(name.topic)
-    return topic is not None and 0 <= name.partition < len(topic.partitions)
-
-
-def _results(topics: Topics, codes: Codes) -> list[TopicResult]:
+def _results(topics: Topics, code_of: Callable[[str, int], int]) -> list[TopicResult]:
     return [
         TopicResult(
             name=topic.name,
             results_by_partition=[
-                PartitionResult(
-                    partition_index=index, partition_error_code=codes[TopicPartition(topic.name, index)]
-                )
+                PartitionResult(partition_index=index, partition_error_code=code_of(topic.name, index))
                 for index in topic.partitions
             ],
         )
@@ -265,24 +264,31 @@ async def write_txn_markers(ctx: Context, req: WriteTxnMarkersRequest) -> WriteT
     abort what nobody else will.
 
     A coordinator sends those of many transactions over one connection: a partition that cannot commit
-    now does not keep the others from learning of their ends.
+    now does not keep the others from learning of their ends. A partition that is named twice gets one marker.
     """
-    response = WriteTxnMarkersResponse(markers=[])
+    response, pauses = WriteTxnMarkersResponse(markers=[]), Pauses()
     deadline = asyncio.get_running_loop().time() + MARKERS_SECONDS
     for each in req.markers:
+        if pauses.is_due:
+            await pauses.take()
         producer = Producer(each.producer_id, each.producer_epoch)
         version = each.transaction_version if ctx.version >= 2 else OLD
         marker = Marker(producer, each.transaction_result, each.coordinator_epoch, version)
         results: list[WriteTxnMarkersResponse.WritableTxnMarkerTopicResult] = []
         waiting: list[tuple[WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult, Awaitable[None]]] = []
+        places: dict[str, dict[int, None]] = {}
         for topic in each.topics:
-            result = WriteTxnMarkersResponse.WritableTxnMarkerTopicResult(name=topic.name, partitions=[])
+            places.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+        for name, indexes in places.items():
+            result = WriteTxnMarkersResponse.WritableTxnMarkerTopicResult(name=name, partitions=[])
             results.append(result)
-            for index in topic.partition_indexes:
+            for index in indexes:
+                if pauses.is_due:
+                    await pauses.take()
                 answer = WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult(partition_index=index)
                 result.partitions.append(answer)
                 try:
-                    committed = write_marker(ctx.broker, TopicPartition(topic.name, index), marker)
+                    committed = write_marker(ctx.broker, TopicPartition(name, index), marker)
                 except KafkaError as error:
                     answer.error_code = error.code
                     continue
