@@ -211,6 +211,9 @@ class Router:
             except Exception as error:
                 response = self._error_response(route, error, version)
             chunks = None if response is None else frame_response(correlation_id, response, version)
+        except ProtocolError as error:
+            connection.refuse(error)
+            return
         except Exception:
             log.exception("closing the connection of %s", connection.peer)
             connection.transport.abort()

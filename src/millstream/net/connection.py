@@ -185,6 +185,11 @@ class Connection(asyncio.BufferedProtocol):
             self._flush()
             self.transport.close()
 
+    def refuse(self, error: ProtocolError) -> None:
+        """Close because of a request that cannot be answered."""
+        self._listener.refuse(self, error)
+        self.close()
+
     @property
     def is_quiet(self) -> bool:
         """No request is under way and no answer waits to be read; half a request does not count."""
@@ -259,10 +264,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._frame_bytes = size
                 self._service(self, self._view[start + 4 : start + 4 + size])
         except ProtocolError as error:
-            self._listener.refuse(self, error)
-            self._is_closing = True
-            self._flush()
-            self.transport.close()
+            self.refuse(error)
             return
         except Exception:
             log.exception("closing the connection of %s", self.peer)
