@@ -1,4 +1,5 @@
-"""Frames that no honest client sends: valid ones mutated, and noise. All from one seed."""
+"""Frames that no honest client sends: valid ones mutated, and noise, all from one seed; valid ones that ask
+for far more than they say."""
 
 from __future__ import annotations
 
@@ -7,17 +8,26 @@ import struct
 from collections.abc import Iterator
 from uuid import UUID
 
+from millstream.protocol.codegen import uvarint
 from millstream.protocol.frame import frame_request
 from millstream.protocol.messages import (
     REQUESTS,
+    AddPartitionsToTxnRequest,
     ApiVersionsRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
     DescribeConfigsRequest,
+    DescribeProducersRequest,
+    ElectLeadersRequest,
+    FetchRequest,
     IncrementalAlterConfigsRequest,
     InitProducerIdRequest,
+    ListOffsetsRequest,
+    ListPartitionReassignmentsRequest,
     MetadataRequest,
+    OffsetFetchRequest,
+    WriteTxnMarkersRequest,
 )
 from millstream.protocol.schema import Request
 from tests.wire import batch, fetch_partition, fetch_request, produce_request
@@ -115,3 +125,76 @@ class HostileFrames:
         else:
             other = pick.choice(self._honest)
             body[where:] = other[pick.randrange(len(other)) :]
+
+
+def swollen_requests(wide: str, wide_id: UUID) -> Iterator[tuple[str, Request, int]]:
+    """Valid requests, and their versions, that name the same thing, or things that are not there, again and
+    again. `wide` is a topic of very many partitions."""
+    resource = DescribeConfigsRequest.DescribeConfigsResource
+    broker = resource(resource_type=4, resource_name="1", configuration_keys=None)
+    groups = [
+        resource(resource_type=32, resource_name=f"{n}", configuration_keys=None) for n in range(100_000)
+    ]
+    for name, resources in (("the configs of a broker", [broker] * 2000), ("the configs of groups", groups)):
+        request = DescribeConfigsRequest(
+            resources=resources, include_synonyms=True, include_documentation=True
+        )
+        yield name, request, 3
+    named = MetadataRequest.MetadataRequestTopic
+    yield "a wide topic by name", MetadataRequest(topics=[named(name=wide)] * 1000), 1
+    yield "a wide topic by id", MetadataRequest(topics=[named(name=None, topic_id=wide_id)] * 1000), 12
+    for count in (250_000, 312_500):
+        partitions = [
+            FetchRequest.FetchPartition(partition=n, fetch_offset=0, partition_max_bytes=1)
+            for n in range(count)
+        ]
+        topic = FetchRequest.FetchTopic(topic="none-such", partitions=partitions)
+        yield f"a fetch of {count} partitions", FetchRequest(max_wait_ms=0, min_bytes=0, topics=[topic]), 4
+    listed = [ListOffsetsRequest.ListOffsetsPartition(partition_index=n, timestamp=0) for n in range(250_000)]
+    offsets = ListOffsetsRequest.ListOffsetsTopic(name="none-such", partitions=listed)
+    yield "offsets of 250,000 partitions", ListOffsetsRequest(replica_id=-1, topics=[offsets]), 1
+    creatable = [
+        CreateTopicsRequest.CreatableTopic(name=f"t{n}", num_partitions=10_000, replication_factor=1)
+        for n in range(200)
+    ]
+    yield "wide topics", CreateTopicsRequest(topics=creatable, timeout_ms=1000, validate_only=True), 7
+    indexes = list(range(1_000_000))
+    positions = OffsetFetchRequest.OffsetFetchRequestTopic(name=wide, partition_indexes=indexes)
+    yield "positions in 1,000,000 partitions", OffsetFetchRequest(group_id="g", topics=[positions]), 5
+    added = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=wide, partitions=indexes)
+    transaction = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id="x",
+        v3_and_below_producer_id=1,
+        v3_and_below_producer_epoch=0,
+        v3_and_below_topics=[added],
+    )
+    yield "a transaction of 1,000,000 partitions", transaction, 3
+    marked = WriteTxnMarkersRequest.WritableTxnMarkerTopic(name=wide, partition_indexes=[0] * 1_000_000)
+    marker = WriteTxnMarkersRequest.WritableTxnMarker(
+        producer_id=1, producer_epoch=0, transaction_result=True, topics=[marked], coordinator_epoch=0
+    )
+    yield "a marker for one partition", WriteTxnMarkersRequest(markers=[marker]), 1
+    elected = ElectLeadersRequest.TopicPartitions(topic=wide, partitions=indexes)
+    for version in (0, 2):
+        yield (
+            f"elections v{version}",
+            ElectLeadersRequest(topic_partitions=[elected], timeout_ms=1000),
+            version,
+        )
+    moving = ListPartitionReassignmentsRequest.ListPartitionReassignmentsTopics(
+        name=wide, partition_indexes=indexes
+    )
+    yield "reassignments", ListPartitionReassignmentsRequest(topics=[moving], timeout_ms=1000), 0
+    described = DescribeProducersRequest.TopicRequest(name=wide, partition_indexes=indexes[:500_000])
+    yield "producers", DescribeProducersRequest(topics=[described]), 0
+
+
+def swollen_frames(wide: str, wide_id: UUID) -> Iterator[tuple[str, bytes]]:
+    """The same as frames without their sizes, and frames that are nearly all tagged fields."""
+    for name, request, version in swollen_requests(wide, wide_id):
+        yield name, b"".join(frame_request(1, "swollen", request, version))[4:]
+    header = struct.pack(">hhih", MetadataRequest.key, 12, 1, -1)
+    tags = uvarint(5_000_000) + b"\x7f\x00" * 5_000_000
+    body = b"\x01\x01\x00"  # no topics
+    yield "tagged fields of the header", header + tags + body + b"\x00"
+    yield "tagged fields of the body", header + b"\x00" + body + tags

@@ -10,14 +10,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from typing import Self
 
 import pytest
 
 from millstream.protocol.messages import CreatePartitionsRequest, CreateTopicsRequest, MetadataRequest
-from tests.behaviour.hostile import HostileFrames
+from tests.behaviour.groups.steps import find
+from tests.behaviour.hostile import HostileFrames, swollen_frames
 from tests.conftest import Name
 from tests.processes import BrokerProcess, until
 from tests.wire import (
+    Closed,
     Wire,
     append,
     batch,
@@ -30,6 +33,9 @@ from tests.wire import (
 
 FRAMES = int(os.environ.get("MILLSTREAM_FUZZ_FRAMES", "5000"))
 GROWTH_BYTES = 100 << 20
+SWOLLEN_GROWTH_BYTES = 250 << 20
+SWOLLEN_WAIT_S = 1.5
+"""What a swollen frame may cost: before there were limits, up to 1.9 GB and 20 s."""
 CONNECTIONS = 64
 PATIENCE_S = 0.2
 """How long a frame is waited for that later ones have overtaken; five times as long for any."""
@@ -103,6 +109,29 @@ class Flood:
             self.left += 1
 
 
+class Watched(threading.Thread):
+    """By how much a broker's memory grows at most while this goes on."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        super().__init__(daemon=True)
+        self._broker = broker
+        self._before_bytes = broker.rss_bytes()
+        self._is_over = threading.Event()
+        self.growth_bytes = 0
+
+    def run(self) -> None:
+        while not self._is_over.wait(0.01):
+            self.growth_bytes = max(self.growth_bytes, self._broker.rss_bytes() - self._before_bytes)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self.join()
+
+
 class HonestClient(threading.Thread):
     """Produces numbered records and reads each back, all the while."""
 
@@ -160,6 +189,36 @@ def test_mutated_and_random_frames(broker_process: Callable[..., BrokerProcess])
         assert found == [b"%d" % number for number in range(honest.written)]
     assert "Traceback" not in broker.output, broker.output[:3000]
     assert broker.stop() == 0
+
+
+def test_frames_that_ask_for_far_more_than_they_say(broker_process: Callable[..., BrokerProcess]) -> None:
+    broker = broker_process().start()
+    with Wire(broker.bootstrap) as wire:
+        create_topic(wire, "honest")
+        wide = create_topic(wire, "wide", 2000)
+        for key_type in (0, 1):
+            find(wire, "somebody", key_type=key_type)
+    honest = HonestClient(broker.bootstrap, "honest")
+    honest.start()
+    waited_s: dict[str, float] = {}
+    grown_bytes: dict[str, int] = {}
+    try:
+        for name, frame in swollen_frames("wide", wide):
+            honest.slowest_s = 0.0
+            with Wire(broker.bootstrap, timeout_s=60) as hostile, Watched(broker) as memory:
+                with suppress(Closed):
+                    hostile.send_frame(frame)
+                    hostile.receive_frame()
+                written = honest.written
+                until(lambda written=written: honest.written > written + 1 or honest.failure, 30, name)  # type: ignore[misc]
+            waited_s[name], grown_bytes[name] = honest.slowest_s, memory.growth_bytes
+    finally:
+        honest.is_over.set()
+        honest.join(30)
+    assert honest.failure is None, honest.failure
+    assert max(waited_s.values()) < SWOLLEN_WAIT_S, waited_s
+    assert max(grown_bytes.values()) < SWOLLEN_GROWTH_BYTES, grown_bytes
+    assert "Traceback" not in broker.output, broker.output[:3000]
 
 
 def test_connections_that_hostile_clients_leave_behind_are_closed(
