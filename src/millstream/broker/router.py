@@ -33,6 +33,12 @@ _key_and_version = Struct(">hh").unpack_from
 
 API_VERSIONS_KEY = 18
 
+LONG_LIST_BYTES = 64 * 1024
+"""The size from which on most requests that list things are large (see `handles`)."""
+NEVER_LARGE = 1 << 31
+TURN_SECONDS = 10.0
+"""How long a large request keeps the next one waiting at most."""
+
 HandlerResult = Response | Awaitable[Response | None] | Promise[Any] | None
 Handler = Callable[["Context", Any], HandlerResult]
 HandlerT = TypeVar("HandlerT", bound=Handler)
@@ -68,19 +74,26 @@ class Mark:
     request: type[Request]
     is_alone: bool
     is_internal: bool
+    large_bytes: int
 
 
 def handles(
-    request: type[Request], *, is_alone: bool = True, is_internal: bool = False
+    request: type[Request],
+    *,
+    is_alone: bool = True,
+    is_internal: bool = False,
+    large_bytes: int = NEVER_LARGE,
 ) -> Callable[[HandlerT], HandlerT]:
     """Mark a function as the handler of an API, at all versions that the request declares.
 
     While a handler that is alone waits, later requests of its connection do too, as in Kafka. One that
-    is internal is served to brokers only, by their own listener, and advertised to nobody.
+    is internal is served to brokers only, by their own listener, and advertised to nobody. Large
+    requests, those of `large_bytes` and more, are served one after another, over all connections: what a list
+    of things to be told becomes in memory is many times its size.
     """
 
     def mark(handler: HandlerT) -> HandlerT:
-        handler.handles = Mark(request, is_alone, is_internal)  # type: ignore[attr-defined]
+        handler.handles = Mark(request, is_alone, is_internal, large_bytes)  # type: ignore[attr-defined]
         return handler
 
     return mark
@@ -95,6 +108,7 @@ class Route:
         "is_alone",
         "is_internal",
         "key",
+        "large_bytes",
         "max_version",
         "min_version",
         "name",
@@ -107,6 +121,7 @@ class Route:
         self.request = mark.request
         self.is_alone = mark.is_alone
         self.is_internal = mark.is_internal
+        self.large_bytes = mark.large_bytes
         self.key = mark.request.key
         self.name = mark.request.__name__.removesuffix("Request")
         self.min_version, self.max_version = mark.request.versions
@@ -120,6 +135,7 @@ class Router:
     def __init__(self, broker: Broker, modules: Iterable[ModuleType]) -> None:
         self._broker = broker
         self.routes: dict[int, Route] = {}
+        self._turn = asyncio.Lock()
         for module in modules:
             for name, handler in vars(module).items():
                 mark = getattr(handler, "handles", None)
@@ -165,12 +181,16 @@ class Router:
             assert isinstance(response, Response)
             connection.answer(frame_response(header.correlation_id, response, 0))
             return
-        request = route.request.decode(frame, version, body)
         context = Context(self._broker, connection, listener, version, header.client_id, is_internal)
-        try:
-            result = route.handler(context, request)
-        except Exception as error:
-            result = self._error_response(route, error, version)
+        result: HandlerResult
+        if len(frame) >= route.large_bytes and not is_internal:
+            result = self._serve_in_turn(context, route, bytes(frame), body)
+        else:
+            request = route.request.decode(frame, version, body)
+            try:
+                result = route.handler(context, request)
+            except Exception as error:
+                result = self._error_response(route, error, version)
         if isinstance(result, Response):
             connection.answer(frame_response(header.correlation_id, result, version))
             route.seconds.observe(perf_counter() - started)
@@ -193,6 +213,35 @@ class Router:
                 )
             )
 
+    async def _serve_in_turn(
+        self, context: Context, route: Route, frame: bytes, body: int
+    ) -> Response | None:
+        """Serve a large request when the one before it has been answered, or has had its time."""
+        connection = context.connection
+        connection.keep_bytes(len(frame))
+        try:
+            await self._turn.acquire()
+        finally:
+            connection.keep_bytes(-len(frame))
+        is_held = True
+
+        def release() -> None:
+            nonlocal is_held
+            if is_held:
+                is_held = False
+                self._turn.release()
+
+        timer = asyncio.get_running_loop().call_later(TURN_SECONDS, release)
+        try:
+            result = route.handler(context, route.request.decode(frame, context.version, body))
+            if isinstance(result, Response) or result is None:
+                return result
+            assert not isinstance(result, Promise)
+            return await result
+        finally:
+            timer.cancel()
+            release()
+
     def _finish(
         self,
         connection: Connection,
@@ -208,6 +257,8 @@ class Router:
         try:
             try:
                 response = done.result()
+            except ProtocolError:
+                raise
             except Exception as error:
                 response = self._error_response(route, error, version)
             chunks = None if response is None else frame_response(correlation_id, response, version)

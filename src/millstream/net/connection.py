@@ -185,6 +185,10 @@ class Connection(asyncio.BufferedProtocol):
             self._flush()
             self.transport.close()
 
+    def keep_bytes(self, count: int) -> None:
+        """Count bytes of a frame that the service keeps, or no longer keeps, among those in buffers."""
+        self._listener.buffered_bytes += count
+
     def refuse(self, error: ProtocolError) -> None:
         """Close because of a request that cannot be answered."""
         self._listener.refuse(self, error)

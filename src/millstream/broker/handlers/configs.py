@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from millstream.broker.router import Context, handles
+from millstream.broker.router import LONG_LIST_BYTES, Context, handles
 from millstream.config.alter import AlterOp, altered
 from millstream.config.broker_keys import BROKER_KEYS
 from millstream.config.describe import Described, describe_broker, describe_topic
@@ -34,7 +34,7 @@ MAX_DESCRIBED = 500_000
 """How many values, their synonyms counted, one answer tells: those of 14,000 topics without synonyms."""
 
 
-@handles(DescribeConfigsRequest)
+@handles(DescribeConfigsRequest, large_bytes=LONG_LIST_BYTES)
 async def describe_configs(ctx: Context, req: DescribeConfigsRequest) -> DescribeConfigsResponse:
     """v1 synonyms (KIP-226); v3 type and documentation (KIP-569); v4 flexible.
 
@@ -171,7 +171,7 @@ def _described(config: Described, with_synonyms: bool, with_documentation: bool)
     )
 
 
-@handles(IncrementalAlterConfigsRequest)
+@handles(IncrementalAlterConfigsRequest, large_bytes=LONG_LIST_BYTES)
 async def incremental_alter_configs(
     ctx: Context, req: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
@@ -243,7 +243,7 @@ async def _alter(
         )
 
 
-@handles(AlterConfigsRequest)
+@handles(AlterConfigsRequest, large_bytes=LONG_LIST_BYTES)
 async def alter_configs(ctx: Context, req: AlterConfigsRequest) -> AlterConfigsResponse:
     """v2 flexible. Replaces all that a resource sets; clients have moved to the incremental form."""
     if not ctx.broker.controller.is_active and not ctx.is_internal:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from millstream.broker.handlers.groups import ALL_OPERATIONS, group_index
-from millstream.broker.router import Context, handles
+from millstream.broker.router import LONG_LIST_BYTES, Context, handles
 from millstream.coordinator.groups.consumer_group import ConsumerGroup
 from millstream.coordinator.groups.consumer_member import ConsumerMember, Partitions
 from millstream.coordinator.groups.member import Client
@@ -45,7 +45,7 @@ async def consumer_group_heartbeat(
         )
 
 
-@handles(ConsumerGroupDescribeRequest)
+@handles(ConsumerGroupDescribeRequest, large_bytes=LONG_LIST_BYTES)
 async def consumer_group_describe(
     ctx: Context, req: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream.broker.coordinators import GROUPS_TOPIC, TRANSACTIONS_TOPIC
-from millstream.broker.router import Context, handles
+from millstream.broker.router import LONG_LIST_BYTES, Context, handles
 from millstream.cluster.metadata import Endpoint
 from millstream.errors import CoordinatorNotAvailable, InvalidRequest, KafkaError
 from millstream.pauses import Pauses
@@ -17,7 +17,7 @@ _TOPICS = {GROUP: GROUPS_TOPIC, TRANSACTION: TRANSACTIONS_TOPIC}
 Coordinator = FindCoordinatorResponse.Coordinator
 
 
-@handles(FindCoordinatorRequest)
+@handles(FindCoordinatorRequest, large_bytes=LONG_LIST_BYTES)
 async def find_coordinator(ctx: Context, req: FindCoordinatorRequest) -> FindCoordinatorResponse:
     """v1 transactional ids; v3 flexible; v4 many keys at once (KIP-699); v5 and v6 new key types."""
     if ctx.version >= 4:

@@ -30,7 +30,7 @@ MANY_PARTITIONS = 5000
 PartitionData = FetchResponse.PartitionData
 
 
-@handles(FetchRequest)
+@handles(FetchRequest, large_bytes=1 << 20)
 def fetch(ctx: Context, req: FetchRequest) -> FetchResponse | Awaitable[FetchResponse]:
     """v4 isolation level; v5 log start offset; v7 sessions (KIP-227); v9 leader epochs (KIP-320);
     v11 rack (KIP-392); v12 flexible, divergence (KIP-595); v13 topic ids (KIP-516);

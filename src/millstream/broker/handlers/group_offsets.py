@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from millstream.broker.handlers.groups import group_index
-from millstream.broker.router import Context, handles
+from millstream.broker.router import LONG_LIST_BYTES, Context, handles
 from millstream.coordinator.groups.commits import Caller, Commit, Errors
 from millstream.coordinator.groups.shard import GroupShard
 from millstream.coordinator.promise import Promise
@@ -190,7 +190,7 @@ def _failure(error: KafkaError) -> int:
 # Fetching
 
 
-@handles(OffsetFetchRequest)
+@handles(OffsetFetchRequest, large_bytes=LONG_LIST_BYTES)
 async def offset_fetch(ctx: Context, req: OffsetFetchRequest) -> OffsetFetchResponse:
     """v2 null for all topics, an error for the group; v5 leader epochs (KIP-320); v6 flexible; v7 only
     stable offsets (KIP-447); v8 many groups (KIP-709); v9 member epochs (KIP-848); v10 topic ids.

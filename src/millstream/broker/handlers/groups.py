@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 from functools import partial
 
 from millstream.broker.coordinators import GROUPS_TOPIC
-from millstream.broker.router import Context, handles
+from millstream.broker.router import LONG_LIST_BYTES, Context, handles
 from millstream.coordinator.entry_format import MAX_TEXT_BYTES, fits
 from millstream.coordinator.groups.classic_group import ClassicGroup, State
 from millstream.coordinator.groups.consumer_group import ConsumerGroup
@@ -119,7 +119,7 @@ async def leave_group(ctx: Context, req: LeaveGroupRequest) -> LeaveGroupRespons
     return await ctx.broker.groups.write(index, lambda shard: shard.leave(req, ctx.version))
 
 
-@handles(DescribeGroupsRequest)
+@handles(DescribeGroupsRequest, large_bytes=LONG_LIST_BYTES)
 async def describe_groups(ctx: Context, req: DescribeGroupsRequest) -> DescribeGroupsResponse:
     """v3 authorized operations (KIP-430); v4 static members; v5 flexible; v6 a group that does not exist
     is an error, before it was one that is dead (KIP-1043). A group that is named twice is described once.
@@ -212,7 +212,7 @@ def _delete(group_id: str, shard: GroupShard) -> Result[None]:
     return shard.delete_group(group_id)
 
 
-@handles(DeleteGroupsRequest)
+@handles(DeleteGroupsRequest, large_bytes=LONG_LIST_BYTES)
 async def delete_groups(ctx: Context, req: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """v2 flexible. Only groups without members can be deleted; one without a name may have offsets."""
     response, pauses = DeleteGroupsResponse(results=[]), Pauses()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable
 
-from millstream.broker.router import Context, handles
+from millstream.broker.router import LONG_LIST_BYTES, Context, handles
 from millstream.cluster.metadata import INTERNAL_TOPICS, NO_LEADER, PartitionState, Topic
 from millstream.controller.topics import NewTopic
 from millstream.errors import (
@@ -32,7 +32,7 @@ NOT_ASKED_FOR = -2147483648
 BROKERS = 1
 
 
-@handles(MetadataRequest)
+@handles(MetadataRequest, large_bytes=LONG_LIST_BYTES)
 async def metadata(ctx: Context, req: MetadataRequest) -> MetadataResponse:
     """v1 all topics by null, controller; v2 cluster id; v4 auto-creation may be forbidden;
     v7 leader epochs; v8 authorised operations; v9 flexible; v10 topic ids; v12 asked for by id;
@@ -189,7 +189,7 @@ def describe_cluster(ctx: Context, req: DescribeClusterRequest) -> DescribeClust
     )
 
 
-@handles(DescribeTopicPartitionsRequest)
+@handles(DescribeTopicPartitionsRequest, large_bytes=LONG_LIST_BYTES)
 def describe_topic_partitions(
     ctx: Context, req: DescribeTopicPartitionsRequest
 ) -> Awaitable[DescribeTopicPartitionsResponse]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from millstream.broker.router import Context, handles
+from millstream.broker.router import LONG_LIST_BYTES, Context, handles
 from millstream.cluster.partition import Partition
 from millstream.errors import (
     InvalidRequest,
@@ -41,7 +41,7 @@ HIGH_WATERMARK = -1
 UNKNOWN = -1
 
 
-@handles(ListOffsetsRequest)
+@handles(ListOffsetsRequest, large_bytes=LONG_LIST_BYTES)
 async def list_offsets(ctx: Context, req: ListOffsetsRequest) -> ListOffsetsResponse:
     """v2 isolation level; v4 leader epochs (KIP-320); v6 flexible; v7 -3, the greatest timestamp
     (KIP-734); v8 -4; v9 -5; v10 a time-out (KIP-1075); v11 -6 (KIP-1023).
@@ -101,7 +101,7 @@ async def _find(partition: Partition, timestamp: int, is_committed_only: bool) -
     return found.timestamp, found.offset, log.epochs.epoch_of(found.offset)
 
 
-@handles(OffsetForLeaderEpochRequest)
+@handles(OffsetForLeaderEpochRequest, large_bytes=LONG_LIST_BYTES)
 async def offset_for_leader_epoch(
     ctx: Context, req: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
@@ -131,7 +131,7 @@ async def offset_for_leader_epoch(
     return response
 
 
-@handles(DeleteRecordsRequest)
+@handles(DeleteRecordsRequest, large_bytes=LONG_LIST_BYTES)
 async def delete_records(ctx: Context, req: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """v2 flexible. Everything below the offset is gone at once; its files go as segments empty.
 

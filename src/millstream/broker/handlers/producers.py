@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from millstream.broker.handlers.transactions import code_for, transaction_index, with_producer_id
-from millstream.broker.router import Context, handles
+from millstream.broker.router import LONG_LIST_BYTES, Context, handles
 from millstream.coordinator.shard import Producer
 from millstream.errors import ConcurrentTransactions, InvalidRequest, KafkaError
 from millstream.pauses import Pauses
@@ -63,7 +63,7 @@ def _expected(req: InitProducerIdRequest) -> Producer | None:
     return None if req.producer_id < 0 else Producer(req.producer_id, req.producer_epoch)
 
 
-@handles(DescribeProducersRequest)
+@handles(DescribeProducersRequest, large_bytes=LONG_LIST_BYTES)
 async def describe_producers(ctx: Context, req: DescribeProducersRequest) -> DescribeProducersResponse:
     """v0 (KIP-664): the producers whose state a partition remembers. One that is named twice is told once."""
     response, pauses = DescribeProducersResponse(topics=[]), Pauses()

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 from uuid import UUID
 
-from millstream.broker.router import Context, handles
+from millstream.broker.router import LONG_LIST_BYTES, Context, handles
 from millstream.cluster.metadata import Topic
 from millstream.config.describe import describe_topic
 from millstream.controller.topics import MAX_PARTITIONS_A_REQUEST, NewTopic
@@ -47,7 +47,7 @@ async def _in_turns(work: Callable[[T], Awaitable[R]], wanted: Sequence[T]) -> l
     return results
 
 
-@handles(CreateTopicsRequest)
+@handles(CreateTopicsRequest, large_bytes=LONG_LIST_BYTES)
 async def create_topics(ctx: Context, req: CreateTopicsRequest) -> CreateTopicsResponse:
     """v4 default counts (KIP-464); v5 flexible, what was made is described (KIP-525); v7 topic ids.
 
@@ -113,7 +113,7 @@ def _describe(ctx: Context, result: CreateTopicsResponse.CreatableTopicResult, t
     ]
 
 
-@handles(DeleteTopicsRequest)
+@handles(DeleteTopicsRequest, large_bytes=LONG_LIST_BYTES)
 async def delete_topics(ctx: Context, req: DeleteTopicsRequest) -> DeleteTopicsResponse:
     """v4 flexible; v5 error messages; v6 by id (KIP-516)."""
     if ctx.version >= 6:
@@ -143,7 +143,7 @@ async def delete_topics(ctx: Context, req: DeleteTopicsRequest) -> DeleteTopicsR
     return DeleteTopicsResponse(responses=await _in_turns(delete, wanted))
 
 
-@handles(CreatePartitionsRequest)
+@handles(CreatePartitionsRequest, large_bytes=LONG_LIST_BYTES)
 async def create_partitions(ctx: Context, req: CreatePartitionsRequest) -> CreatePartitionsResponse:
     """v2 flexible; v3 may be throttled (KIP-599). New partitions have a limit, as when topics are made."""
     asked = Counter(topic.name for topic in req.topics)

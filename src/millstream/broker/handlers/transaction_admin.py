@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from millstream.broker.group_topics import match_topics
 from millstream.broker.handlers.transactions import transaction_index
-from millstream.broker.router import Context, handles
+from millstream.broker.router import LONG_LIST_BYTES, Context, handles
 from millstream.coordinator.transactions.shard import TransactionShard
 from millstream.coordinator.transactions.transaction import LABELS, NO_EPOCH, NO_PRODUCER_ID, Transaction
 from millstream.errors import (
@@ -27,7 +27,7 @@ Described = DescribeTransactionsResponse.TransactionState
 Listed = ListTransactionsResponse.TransactionState
 
 
-@handles(DescribeTransactionsRequest)
+@handles(DescribeTransactionsRequest, large_bytes=LONG_LIST_BYTES)
 async def describe_transactions(
     ctx: Context, req: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:

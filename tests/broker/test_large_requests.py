@@ -1,0 +1,141 @@
+"""Large requests that list things are served one after another; small ones do not wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+
+from millstream.broker import router
+from millstream.broker.router import Context
+from millstream.broker.server import Broker
+from millstream.config.broker import BrokerConfig
+from millstream.protocol.frame import frame_request
+from millstream.protocol.messages import DescribeGroupsRequest, DescribeGroupsResponse
+
+LARGE = ["group"] * 20_000
+SMALL = ["group"]
+
+
+class Served:
+    """Takes the place of a handler: answers when it is told to, and counts."""
+
+    def __init__(self) -> None:
+        self.now: list[asyncio.Future[None]] = []
+        self.large = 0
+
+    async def handle(self, ctx: Context, req: DescribeGroupsRequest) -> DescribeGroupsResponse:
+        if len(req.groups) > 1:
+            self.large += 1
+            future = asyncio.get_running_loop().create_future()
+            self.now.append(future)
+            try:
+                await future
+            finally:
+                self.now.remove(future)
+        return DescribeGroupsResponse(groups=[])
+
+
+class Client:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, groups: list[str], cut: int = 0) -> None:
+        frame = b"".join(frame_request(1, None, DescribeGroupsRequest(groups=groups), 0))[4:]
+        frame = frame[: len(frame) - cut]
+        self.writer.write(struct.pack(">i", len(frame)) + frame)
+
+    def leave(self) -> None:
+        """End the connection at once, as the system does for a process that is killed."""
+        connection = self.writer.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.writer.transport.abort()
+
+    async def answer(self) -> bytes:
+        """Empty if the connection has ended."""
+        try:
+            (size,) = struct.unpack(">i", await self.reader.readexactly(4))
+            return await self.reader.readexactly(size)
+        except (asyncio.IncompleteReadError, ConnectionResetError):
+            return b""
+
+
+async def connected(broker: Broker) -> Client:
+    listener = broker.listeners["PLAINTEXT"]
+    return Client(*await asyncio.open_connection("127.0.0.1", listener.port))
+
+
+async def until(served: Served, large: int) -> None:
+    while served.large < large:
+        await asyncio.sleep(0.001)
+
+
+def broker_in(folder: Path) -> Broker:
+    config = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder), "registry": "memory"}
+    return Broker(BrokerConfig(config))
+
+
+def test_one_after_another(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(30), broker_in(tmp_path) as broker:
+            served = Served()
+            broker.router.routes[DescribeGroupsRequest.key].handler = served.handle
+            clients = [await connected(broker) for _ in range(5)]
+            listener = broker.listeners["PLAINTEXT"]
+            for client in clients[:4]:
+                client.send(LARGE)
+            await until(served, 1)
+            clients[4].send(SMALL)
+            assert await clients[4].answer()  # it did not wait
+            assert served.large == 1
+            assert listener.buffered_bytes > 3 * 7 * len(LARGE)
+            clients[1].leave()  # it does not wait any more
+            while len(listener.connections) == len(clients):
+                await asyncio.sleep(0.001)
+            clients[4].send(LARGE, cut=1)  # it will be found to be wrong
+            served.now[0].set_result(None)
+            assert await clients[0].answer()
+            for count, client in ((2, clients[2]), (3, clients[3])):
+                await until(served, count)
+                await asyncio.sleep(0.01)
+                assert len(served.now) == 1
+                served.now[0].set_result(None)
+                assert await client.answer()
+            assert not await clients[4].answer()
+            assert served.large == 3
+            assert listener.protocol_errors.value == 1
+            clients[0].send(LARGE)
+            await until(served, 4)
+            clients[0].leave()
+            clients[2].send(LARGE)
+            await until(served, 5)
+            served.now[-1].set_result(None)
+            assert await clients[2].answer()
+            for client in clients:
+                client.writer.close()
+
+    asyncio.run(main())
+
+
+def test_one_that_takes_long_lets_the_next_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router, "TURN_SECONDS", 0.05)
+
+    async def main() -> None:
+        async with asyncio.timeout(30), broker_in(tmp_path) as broker:
+            served = Served()
+            broker.router.routes[DescribeGroupsRequest.key].handler = served.handle
+            clients = [await connected(broker) for _ in range(3)]
+            for client in clients:
+                client.send(LARGE)
+            await until(served, 3)
+            for future in list(served.now):
+                future.set_result(None)
+            for client in clients:
+                assert await client.answer()
+                client.writer.close()
+
+    asyncio.run(main())
