@@ -8,10 +8,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from urllib.request import urlopen
 
-from millstream.protocol.messages import MetadataRequest
+from millstream.protocol.messages import DescribeConfigsRequest, MetadataRequest
+from millstream.protocol.schema import Request
 from tests.behaviour.test_metrics_endpoint import listens
 from tests.processes import BrokerProcess, free_port, until
 from tests.wire import (
+    Closed,
     Wire,
     append,
     batch,
@@ -86,6 +88,35 @@ def test_many_deaf_readers(broker_process: Callable[..., BrokerProcess]) -> None
             assert append(good, "big", b"and go on") == 3
         until(lambda: scraped(port, "millstream_unsent_bytes") == 0, 20, "nobody is owed anything")
         until(lambda: broker.rss_bytes() - before_bytes < 40 * MB, 20, "the memory is given back")
+
+
+def test_large_answers_that_nobody_reads(broker_process: Callable[..., BrokerProcess]) -> None:
+    """Those that are no fetches have no smaller form: beyond the limit there are none."""
+    broker = broker_process(max_unsent_bytes=str(MB)).start()
+    resources = [
+        DescribeConfigsRequest.DescribeConfigsResource(resource_type=32, resource_name=f"group-{number}")
+        for number in range(20_000)
+    ]
+    for resource in resources:
+        resource.configuration_keys = None
+    large = DescribeConfigsRequest(resources=resources, include_synonyms=True, include_documentation=True)
+    small = DescribeConfigsRequest(resources=resources[:100])
+    with Wire(broker.bootstrap) as good:
+        with Wire(broker.bootstrap) as deaf:
+            deaf.send(large)
+            until(lambda: is_refused(broker, large), 20, "a second one is refused")
+            assert len(good.ask(small).results) == 100
+        until(lambda: not is_refused(broker, large), 20, "there is room again")
+    assert "Traceback" not in broker.output, broker.output[:3000]
+
+
+def is_refused(broker: BrokerProcess, request: Request) -> bool:
+    with Wire(broker.bootstrap) as wire:
+        try:
+            wire.ask(request)
+        except Closed:
+            return True
+        return False
 
 
 def test_a_producer_that_does_not_read_its_acknowledgements(

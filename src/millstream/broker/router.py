@@ -22,6 +22,7 @@ from millstream.errors import KafkaError, ProtocolError, UnknownServerError
 from millstream.metrics import Counter, Histogram
 from millstream.net.connection import Connection, Place
 from millstream.protocol.frame import frame_response, read_request_header
+from millstream.protocol.messages import FetchRequest
 from millstream.protocol.schema import Request, Response
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ LONG_LIST_BYTES = 64 * 1024
 NEVER_LARGE = 1 << 31
 TURN_SECONDS = 10.0
 """How long a large request keeps the next one waiting at most."""
+
+LARGE_ANSWER_BYTES = 1024 * 1024
+"""An answer beyond this is not given while slow readers hold all the memory that they may."""
 
 HandlerResult = Response | Awaitable[Response | None] | Promise[Any] | None
 Handler = Callable[["Context", Any], HandlerResult]
@@ -262,6 +266,8 @@ class Router:
             except Exception as error:
                 response = self._error_response(route, error, version)
             chunks = None if response is None else frame_response(correlation_id, response, version)
+            if chunks is not None and len(chunks[-1]) > LARGE_ANSWER_BYTES:
+                self._check_room(route)
         except ProtocolError as error:
             connection.refuse(error)
             return
@@ -271,6 +277,12 @@ class Router:
             return
         place.fill(chunks)
         route.seconds.observe(perf_counter() - started)
+
+    def _check_room(self, route: Route) -> None:
+        """Raise if there is no room for a large answer. Fetches look after that themselves."""
+        is_checked = route.key != FetchRequest.key and not route.is_internal
+        if is_checked and not self._broker.max_fetch_bytes():
+            raise ProtocolError(f"{route.name} has a large answer, and slow readers have taken all the room")
 
     def _error_response(self, route: Route, error: BaseException, version: int) -> Response:
         """An answer with the error's code, where this version has a place for one; else raises."""

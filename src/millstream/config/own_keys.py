@@ -58,7 +58,8 @@ OWN_KEYS = (
         "long",
         512 * 1024 * 1024,
         "How many bytes of fetched records may wait in memory for slow readers, over all connections; beyond"
-        " that a fetch answers with one batch at a time.",
+        " that a fetch answers with one batch at a time, and who asks for another answer of more than 1 MB is"
+        " disconnected.",
         at_least(1024 * 1024),
         "cluster-wide",
     ),
