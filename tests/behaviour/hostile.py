@@ -143,7 +143,7 @@ def swollen_requests(wide: str, wide_id: UUID) -> Iterator[tuple[str, Request, i
     named = MetadataRequest.MetadataRequestTopic
     yield "a wide topic by name", MetadataRequest(topics=[named(name=wide)] * 1000), 1
     yield "a wide topic by id", MetadataRequest(topics=[named(name=None, topic_id=wide_id)] * 1000), 12
-    for count in (250_000, 312_500):
+    for count in (150_000, 312_500):
         partitions = [
             FetchRequest.FetchPartition(partition=n, fetch_offset=0, partition_max_bytes=1)
             for n in range(count)
