@@ -73,7 +73,7 @@ def test_windows_close_by_the_watermark() -> None:
         assert test.rows("minutes") == []
         test.pipe("orders", {"at": "2026-01-01T00:02:30Z", "cents": 8})  # 00:01:30: the first window closes
         test.pipe("orders", {"at": "2026-01-01T00:00:59Z", "cents": 16})  # too late
-        assert test.rows("minutes") == [{"minute": "2026-01-01T00:00:00.000Z", "cents": 5}]
+        assert test.rows("minutes") == [{"minute": "2026-01-01T00:00:00.000000Z", "cents": 5}]
         assert test.watermark is not None
         assert test.watermark.isoformat() == "2026-01-01T00:01:30+00:00"
 

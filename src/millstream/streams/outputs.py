@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import BinaryType
 
+from millstream.streams.changes import JSON
 from millstream.streams.columns import DELETED, HEADERS, KEY, column
 from millstream.streams.failures import explain
 from millstream.streams.problems import StreamsError
@@ -70,7 +71,7 @@ def _key(frame: DataFrame, key: str | Iterable[str] | Column | None) -> Column:
         if name not in frame.columns:
             raise StreamsError(f"key={name}: there is no such column among {', '.join(frame.columns)}")
     if len(columns) > 1:
-        return F.to_json(F.struct(*map(column, columns))).cast("binary")
+        return F.to_json(F.struct(*map(column, columns)), JSON).cast("binary")
     one = column(columns[0])
     if isinstance(frame.schema[columns[0]].dataType, BinaryType):
         return one

@@ -9,6 +9,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
+from millstream.streams.changes import JSON
 from millstream.streams.columns import column, of_value
 from millstream.streams.problems import StreamsError
 from millstream.streams.schemas import schema_of
@@ -54,9 +55,8 @@ class Json(Format):
         names = of_value(frame.columns)
         if not names:
             raise StreamsError("there are no columns to write: a value is made of those without a leading _")
-        return F.to_json(F.struct(*map(column, names)), {"ignoreNullFields": "false", **self.options}).cast(
-            "binary"
-        )
+        options = {"ignoreNullFields": "false", **JSON, **self.options}
+        return F.to_json(F.struct(*map(column, names)), options).cast("binary")
 
 
 class Plain(Format):
