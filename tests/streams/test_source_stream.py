@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,10 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from millstream.client.admin_blocking import Admin
+from millstream.client.metadata import Metadata
 from millstream.client.producer_blocking import Producer
-from millstream.model import TopicPartition
-from millstream.streams.offsets import START
+from millstream.model import NO_UUID, TopicPartition
+from millstream.streams.offsets import IDS, START
 from millstream.streams.reading.errors import LostRecords, NoTopic
 from millstream.streams.reading.stream import StreamReader
 from millstream.streams.sink_names import topic_of
@@ -49,7 +52,9 @@ def make(broker: Broker, topic: str) -> Iterator[Make]:
 
 
 def latest(reader: StreamReader, start: dict[str, Any]) -> dict[str, Any]:
-    return reader.latestOffset(start, reader.getDefaultReadLimit())
+    """How far the next batch goes, without the ids of topics, which stand beside the offsets."""
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    return {name: found for name, found in end.items() if name != IDS}
 
 
 def test_offsets_have_one_text(make: Make, producer: Producer, topic: str) -> None:
@@ -106,7 +111,8 @@ def test_limits_share_out_what_a_batch_takes(make: Make, producer: Producer, top
     assert offsets[1] == {topic: {"0": 20, "1": 10}}
     assert len(offsets) == 4
     assert offsets[-1] == {topic: {"0": 60, "1": 30}}
-    assert reader.latestOffset(offsets[0], ReadAllAvailable()) == offsets[-1]
+    end = reader.latestOffset(offsets[0], ReadAllAvailable())
+    assert {name: end[name] for name in end if name != IDS} == offsets[-1]
 
 
 def test_a_batch_waits_for_enough_records_but_not_for_ever(
@@ -227,6 +233,90 @@ def test_a_topic_that_was_made_anew_is_told(
     lax = make(subscribe=topic, failOnDataLoss="false")
     assert latest(lax, end) == {topic: {"0": 1}}
     assert lax.partitions(end, {topic: {"0": 1}}) == []
+
+
+def made_anew(broker: Broker, topic: str, numbers: Iterable[int]) -> None:
+    broker.delete_topic(topic)
+    broker.create_topic(topic, 1)
+    with Producer(broker.bootstrap, linger_ms=0) as aware:
+        send(aware, topic, numbers)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("has_ids", [False, True])
+def test_a_topic_that_was_made_anew_and_is_as_long_is_told(
+    make: Make, broker: Broker, producer: Producer, new_name: Name, is_restarted: bool, has_ids: bool
+) -> None:
+    """By its id, which the reader has met, or the checkpoint; an old checkpoint has none."""
+    topic = broker.create_topic(new_name("anew"), 1)
+    send(producer, topic, range(3))
+
+    def reader(fails: str) -> StreamReader:
+        return make(subscribe=topic, failOnDataLoss=fails, partition__metadata__cache__ttl__ms=-1)
+
+    strict, lax = reader("true"), reader("false")
+    begun: dict[str, Any] = {}
+    for each in (strict, lax):
+        begun = each.latestOffset(each.initialOffset(), ReadAllAvailable())
+    assert list(begun[IDS]) == [topic]
+    if not has_ids:
+        del begun[IDS]
+    made_anew(broker, topic, range(10, 15))
+    if is_restarted:
+        strict, lax = reader("true"), reader("false")
+    if is_restarted and not has_ids:
+        end = strict.latestOffset(begun, ReadAllAvailable())
+        assert values_of(read_all(strict, strict.partitions(begun, end))) == [13, 14], "nobody can know"
+        return
+    with pytest.raises(LostRecords, match=f"topic {topic} was deleted and made anew, {topic}-0 had been re"):
+        latest(strict, begun)
+    end = lax.latestOffset(begun, ReadAllAvailable())
+    again = reader("true")  # a batch that is done again by another process is the same one
+    for each in (lax, again):
+        assert values_of(read_all(each, each.partitions(begun, end))) == [10, 11, 12, 13, 14]
+    with Producer(broker.bootstrap, linger_ms=0) as aware:
+        send(aware, topic, [15])
+    for each in (lax, again):
+        after = each.latestOffset(end, ReadAllAvailable())
+        assert START not in after
+        assert values_of(read_all(each, each.partitions(end, after))) == [15]
+
+
+def test_a_topic_made_anew_begins_at_its_first_record_though_a_batch_is_small(
+    make: Make, broker: Broker, producer: Producer, new_name: Name
+) -> None:
+    topic = broker.create_topic(new_name("anew"), 1)
+    send(producer, topic, range(4))
+    reader = make(
+        subscribe=topic,
+        failOnDataLoss="false",
+        maxOffsetsPerTrigger=3,
+        partition__metadata__cache__ttl__ms=-1,
+    )
+    offsets = [reader.initialOffset()]
+    for _ in range(2):
+        offsets.append(reader.latestOffset(offsets[-1], ReadMaxRows(3)))
+    made_anew(broker, topic, range(10, 15))
+    for _ in range(2):
+        offsets.append(reader.latestOffset(offsets[-1], ReadMaxRows(3)))
+    batches = [
+        values_of(read_all(reader, reader.partitions(start, end))) for start, end in pairwise(offsets[2:])
+    ]
+    assert batches == [[10, 11, 12], [13, 14]]
+
+
+def test_brokers_without_ids_of_topics_are_read(
+    make: Make, producer: Producer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        Metadata, "_topic", lambda self, answer, real=Metadata._topic: replace(real(self, answer), id=NO_UUID)
+    )
+    send(producer, topic, range(2))
+    reader = make()
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert end == {topic: {"0": 2, "1": 0}}
+    assert values_of(read_all(reader, reader.partitions(start, end))) == [0, 1]
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])

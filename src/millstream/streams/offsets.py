@@ -1,8 +1,10 @@
 """Offsets of partitions as Spark keeps them: JSON of the form {"topic": {"0": 123}}, keys in order.
 
-Spark compares offsets as text, so one state has one text: topics by name, partitions by number. The first
-offset of a stream that began at a moving place (the end, a time) also says under "@start" where it began, so
-that a restart which has to do the first batch again begins there again. No topic has such a name.
+Spark compares offsets as text, so one state has one text: topics by name, partitions by number. Beside the
+topics stand two names that no topic has. "@start" says where the batch begins that ends here, where that is
+not the end of the one before: where a stream began that began at a moving place (the end, a time), and where
+it went on after a topic was made anew, so that a restart which has to do the batch again begins there again.
+"@ids" has the ids of the topics that these offsets are of; checkpoints of brokers without ids have none.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Any
 from millstream.model import TopicPartition
 
 START = "@start"
+IDS = "@ids"
 
 Offsets = dict[TopicPartition, int]
 
@@ -34,7 +37,7 @@ def from_json(document: Any) -> Offsets:
         raise ValueError(f'offsets have the form {{"topic": {{"0": 123}}}}, not {document!r}')
     found: Offsets = {}
     for topic, partitions in document.items():
-        if topic == START:
+        if topic in (START, IDS):
             continue
         if not isinstance(partitions, dict):
             raise ValueError(f'topic {topic} needs the form {{"0": 123}}, not {partitions!r}')
@@ -46,5 +49,10 @@ def from_json(document: Any) -> Offsets:
 
 
 def start_of(document: Mapping[str, Any]) -> Offsets | None:
-    """Where the stream began, if this is its first offset and says so."""
+    """Where the batch that ends here begins, if that is said."""
     return from_json(document[START]) if START in document else None
+
+
+def ids_of(document: Mapping[str, Any]) -> dict[str, str]:
+    """The ids of the topics, as far as they were known."""
+    return dict(document.get(IDS, {}))

@@ -16,7 +16,7 @@ from millstream.client.fetch_session import FetchLimits
 from millstream.client.group_offsets import commit_offsets
 from millstream.client.offsets import EARLIEST, LATEST, READ_UNCOMMITTED, list_offsets, partitions_by_leader
 from millstream.errors import KafkaError, NetworkException, RequestTimedOut
-from millstream.model import TopicPartition
+from millstream.model import NO_UUID, TopicPartition
 from millstream.streams.offsets import Offsets
 from millstream.streams.reading.errors import NoBroker, NoTopic
 from millstream.streams.reading.fetching import fetch
@@ -112,6 +112,12 @@ class Lookup:
     def present(self) -> list[TopicPartition]:
         """Those of them that are there now; topics that are not are left out."""
         return self._run(self._present(self._settings.topics))
+
+    def ids(self, partitions: Iterable[TopicPartition]) -> dict[str, str]:
+        """The ids of their topics, as last heard; old brokers have none."""
+        names = {partition.topic for partition in partitions}
+        known = list(self._cluster.metadata.topics.values())  # at once: the other thread changes it
+        return {topic.name: str(topic.id) for topic in known if topic.name in names and topic.id != NO_UUID}
 
     async def _partitions(self) -> list[TopicPartition]:
         settings, deadline = self._settings, self._deadline()

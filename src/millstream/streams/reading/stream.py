@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from millstream.errors import MillstreamError
-from millstream.streams.offsets import START, Offsets, from_json, start_of, to_json
+from millstream.streams.offsets import IDS, START, Offsets, from_json, ids_of, start_of, to_json
 from millstream.streams.reading.admission import available, limited
 from millstream.streams.reading.bounds import starting
 from millstream.streams.reading.errors import NoTopic, log, report_loss
@@ -47,6 +47,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: Offsets | None = None
         self._has_begun = False
         self._known: tuple[float, list[Any]] | None = None
+        self._ids_now: dict[str, str] = {}
+        self._ids_read: dict[str, str] = {}
         self._latest: Offsets | None = None
         self._target: Offsets | None = None
         self._last_trigger_at: float | None = None
@@ -75,7 +77,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """How far the next batch goes; `start` itself where there is nothing to read (yet)."""
-        begun = from_json(start)
+        begun = self._of_same_topics(start)
+        is_anew = begun != from_json(start)
         is_first = self._is_first(start)
         end = self._end(begun)
         if end == begun and not is_first and self._target is None:
@@ -96,9 +99,33 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end == begun and not is_first:
             return start
         document = to_json(end)
-        if is_first and self._settings.starting.is_moving:
+        if is_anew:
+            document[START] = to_json(begun)
+        elif is_first and self._settings.starting.is_moving:
             document[START] = start
+        self._ids_read = {name: self._ids_now[name] for name in document if name in self._ids_now}
+        if self._ids_read:
+            document[IDS] = self._ids_read
         return document
+
+    def _of_same_topics(self, start: dict[str, Any]) -> Offsets:
+        """Where the query is, without topics that were deleted and made anew: of these it has read nothing.
+
+        A checkpoint may be of a time when ids were not kept; then those count that this reader has met.
+        """
+        begun = from_json(start)
+        self._partitions()
+        known = self._ids_read | ids_of(start)
+        anew = {name for name, now in self._ids_now.items() if known.get(name, now) != now}
+        lost = sorted(partition for partition in begun if partition.topic in anew)
+        if lost:
+            report_loss(
+                f"topic {lost[0].topic} was deleted and made anew, {lost[0]} had been read up to offset "
+                f"{begun[lost[0]]} of the old one",
+                self._is_fatal,
+            )
+        self._ids_read = self._ids_now | known
+        return {partition: offset for partition, offset in begun.items() if partition not in lost}
 
     def _is_first(self, start: dict[str, Any]) -> bool:
         """Whether the first batch is asked for. Spark does it at once and logs it, though it be empty."""
@@ -114,7 +141,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         # After a restart the first batch may have to be done again, and its start, if that was the end of
         # the topics or a time, would not be the same: it stands beside the end.
-        kept = None if START in start else start_of(end)
+        kept = None if start == end else start_of(end)
         begun = from_json(start) if kept is None else kept
         settings = self._settings
         return slices(
@@ -195,4 +222,5 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         now = time.monotonic()
         if is_fresh or self._known is None or (now - self._known[0]) * 1000 >= ttl_ms:
             self._known = (now, self._asked().present())
+            self._ids_now = self._asked().ids(self._known[1])
         return self._known[1]
