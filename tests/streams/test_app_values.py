@@ -29,3 +29,37 @@ def test_a_format_for_times_that_is_given_counts(spark: SparkSession) -> None:
     short = Json("at TIMESTAMP", timestampFormat="yyyy-MM-dd'T'HH:mm")
     (record,) = output("out", frame, key=None, value=short, mode=None).records.collect()
     assert bytes(record["value"]) == b'{"at":"2026-01-02T03:04"}'
+
+
+def read(spark: SparkSession, *values: bytes | None) -> list[tuple[object, str | None]]:
+    """City and error of each value, read as JSON."""
+    frame = spark.createDataFrame([(value,) for value in values], "value BINARY")
+    found = frame.select(Json("city STRING, cents INT").read(F.col("value")).alias("read")).collect()
+    return [(row["read"]["row"]["city"], row["read"]["error"]) for row in found]
+
+
+def test_a_value_is_one_object_and_nothing_else(spark: SparkSession) -> None:
+    error = "not JSON of struct<city:string,cents:int>"
+    bad = [
+        b'{"city":"A"}{"city":"B"}',
+        b'{"city":"A"},{"city":"B"}',
+        b'{"city":"A"} garbage',
+        b'{"city":"A"}\x00',
+        b'{"city":"A"}}',
+        b'{"city":"A"},',
+        b'{"city":"A"}]',
+        b'{"city":"A"',
+        b'{"city":"A","cents":"x"}',
+        b'[{"city":"A"}]',
+        b"[]",
+        b"null",
+        b"7",
+        b"",
+        b" ",
+    ]
+    assert [why for _, why in read(spark, *bad)] == [error] * len(bad)
+    good = [b'{"city":"A"}', b' {"city":"A"}\r\n', b'{"cents":1,"x":{"y":[]},"city":"A"}']
+    assert read(spark, *good) == [("A", None)] * 3
+    odd = [b'{"city":"a}]b"}', '{"city":"\u00e6\U0001f600"}'.encode(), b"{}", None]
+    assert read(spark, *odd) == [("a}]b", None), ("\u00e6\U0001f600", None), (None, None), (None, None)]
+    assert [why for _, why in read(spark, b'{"city":"\xff"}')] == ["not text in UTF-8"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, BinaryType, BooleanType, StringType, StructField, StructType
 
 from millstream.streams.changes import JSON
 from millstream.streams.columns import column, of_value
@@ -36,19 +36,32 @@ class Format(ABC):
 
 
 class Json(Format):
-    """A JSON object. Fields that the schema does not name are passed over; missing ones are null."""
+    """A JSON object, and nothing behind it. Fields that the schema does not name are passed over, and those
+    that are missing are null."""
 
     def __init__(self, schema: object, **options: str) -> None:
         self.schema = schema_of(schema)
         self.options = options
 
     def read(self, value: Column) -> Column:
-        wide = StructType([*self.schema.fields, StructField(BROKEN, StringType())])
-        options = {"columnNameOfCorruptRecord": BROKEN, **self.options}
-        parsed = F.from_json(value.cast("string"), wide, options)
-        is_bad = value.isNotNull() & (parsed.isNull() | parsed[BROKEN].isNotNull())
-        error = F.when(is_bad, F.lit(f"not JSON of {self.schema.simpleString()}"))
-        row = F.struct(*[parsed[name].alias(name) for name in self.schema.names])
+        # Spark's reader stops behind the first object, whatever follows, and puts U+FFFD for what is no text.
+        # Between these brackets nothing can follow unnoticed: they do not close then, or there are two rows.
+        text = F.try_validate_utf8(value.cast("string"))
+        whole = F.concat(F.lit('{"rows":['), text, F.lit('\n],"end":true}'))
+        wide = StructType(
+            [
+                StructField("rows", ArrayType(self.schema)),
+                StructField("end", BooleanType()),
+                StructField(BROKEN, StringType()),
+            ]
+        )
+        parsed = F.from_json(whole, wide, {"columnNameOfCorruptRecord": BROKEN, **self.options})
+        one = F.get(parsed["rows"], F.lit(0))
+        is_good = parsed[BROKEN].isNull() & parsed["end"] & (F.size(parsed["rows"]) == 1) & one.isNotNull()
+        what = F.when(F.is_valid_utf8(value.cast("string")), f"JSON of {self.schema.simpleString()}")
+        why = F.concat(F.lit("not "), what.otherwise("text in UTF-8"))
+        error = F.when(value.isNotNull() & ~F.coalesce(is_good, F.lit(False)), why)
+        row = F.struct(*[one[name].alias(name) for name in self.schema.names])
         return F.struct(row.alias("row"), error.alias("error"))
 
     def write(self, frame: DataFrame) -> Column:
