@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from millstream import Admin, Consumer, Producer
-from millstream.streams import App, StreamsError, run
+from millstream.streams import App, StreamsError, deduplicate, run
 from millstream.streams.java import check_java
 from millstream.streams.running import Running, _signals
 from millstream.streams.sink_names import Run
@@ -258,3 +258,28 @@ def test_the_session_is_the_apps_own(spark: SparkSession, tmp_path: Path) -> Non
     assert app.spark.sparkContext is spark.sparkContext
     assert app.spark.conf.get("spark.sql.shuffle.partitions") == "3"
     assert "RocksDB" in str(app.spark.conf.get("spark.sql.streaming.stateStore.providerClass"))
+
+
+@pytest.mark.parametrize("within", [None, "1 hour"])
+def test_the_first_row_of_a_value_is_the_earliest_of_all_partitions(
+    broker: Broker, tmp_path: Path, new_name: Callable[[str], str], within: str | None
+) -> None:
+    """Whatever order the shuffle brings them in; and so history has the same rows."""
+    topic, out = broker.create_topic(new_name("visits"), 4), broker.create_topic(new_name("first"), 1)
+    with Producer(broker.bootstrap, serializer="json") as producer:
+        for number in range(40):
+            for partition in range(4):
+                at_ms = 1_700_000_000_000 + (number * 7 + partition * 3) % 4 * 1000 + (number + partition) % 2
+                row = {"id": number, "of": partition}
+                producer.send(topic, row, partition=partition, timestamp_ms=at_ms)
+    app = App(new_name("first"), broker.bootstrap, state=tmp_path)
+
+    @app.pipeline
+    def first(app: App) -> None:
+        visits = app.stream(topic, value="id INT, of INT")
+        app.to(out, deduplicate(visits, by="id", within=within), key="id")
+
+    history = {(row["id"], row["of"]) for row in app.history()[out].collect()}
+    assert len(history) == 40
+    app.run(once=True, quiet=True)
+    assert {(row["id"], row["of"]) for _, row in read(broker, out)} == history

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.window import Window
 
@@ -19,11 +20,15 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+MAX_ROWS = 10_000
+"""How many rows go back to Spark in one Arrow batch, as it sends them."""
+
 
 def deduplicate(
     frame: DataFrame, by: str | Iterable[str], within: str | None = None, time: str = TIMESTAMP
 ) -> DataFrame:
-    """The first row of each value of `by`.
+    """The first row of each value of `by`: by the column `time`, then by partition and offset. As a stream,
+    the first of the micro-batch in which the value first comes.
 
     With `within` (such as "1 hour") a value is remembered for that long after its first row, by the column
     `time`, and then forgotten: state stays bounded. As a stream it is forgotten when the watermark is so far,
@@ -35,6 +40,7 @@ def deduplicate(
         require(frame, name, "deduplicate")
     if not frame.isStreaming:
         return _of_batch(frame, columns, within, time)
+    frame = _in_order(frame, columns, time)
     if within is None:
         return frame.dropDuplicates(columns)
     kept = [field.metadata[WATERMARK] for field in frame.schema.fields if WATERMARK in field.metadata]
@@ -47,9 +53,34 @@ def deduplicate(
     return timed.dropDuplicatesWithinWatermark(columns)
 
 
+def _in_order(frame: DataFrame, columns: list[str], time: str) -> DataFrame:
+    """The rows of a stream, those of one value in order within a micro-batch: what comes first is kept.
+
+    All of them stay, for the first may be too late for the watermark, and the next one not.
+    """
+    place = [name for name in (time, PARTITION, OFFSET) if name in frame.columns]
+    if not place:
+        return frame
+    return frame.repartition(*map(column, columns)).mapInArrow(_Sorted(place), frame.schema)
+
+
+class _Sorted:
+    """Sorts what a task has: Spark itself sorts no streams."""
+
+    def __init__(self, place: list[str]) -> None:
+        self._order = [(name, "ascending") for name in place]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        held = list(batches)
+        if held:
+            rows = pa.Table.from_batches(held)
+            del held
+            yield from rows.take(pc.sort_indices(rows, sort_keys=self._order)).to_batches(MAX_ROWS)
+
+
 def _of_batch(frame: DataFrame, columns: list[str], within: str | None, time: str) -> DataFrame:
     by = [column(name) for name in columns]
-    place = [column(name) for name in (time, PARTITION, OFFSET) if name in frame.columns]
+    place = [column(name).asc_nulls_last() for name in (time, PARTITION, OFFSET) if name in frame.columns]
     if within is not None:
         apart = timedelta(milliseconds=_milliseconds(frame, within))
         in_order = frame.repartition(*by).sortWithinPartitions(*by, *place)
