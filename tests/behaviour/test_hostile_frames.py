@@ -35,7 +35,7 @@ FRAMES = int(os.environ.get("MILLSTREAM_FUZZ_FRAMES", "5000"))
 GROWTH_BYTES = 100 << 20
 SWOLLEN_GROWTH_BYTES = 250 << 20
 SWOLLEN_WAIT_S = 1.5
-"""What a swollen frame may cost: before there were limits, up to 1.9 GB and 20 s."""
+"""What a swollen frame may cost: before there were limits, up to 866 MB and 4.9 s."""
 CONNECTIONS = 64
 PATIENCE_S = 0.2
 """How long a frame is waited for that later ones have overtaken; five times as long for any."""
