@@ -105,6 +105,46 @@ def test_tables_and_duplicates_as_streams() -> None:
         assert once == {"a": None, "b": None, "c": b"k", "d": None, "{'no': None}": None}
 
 
+def test_deletions_find_their_row_or_are_bad_records() -> None:
+    app = App("driver-deletions")
+
+    @app.pipeline
+    def tables(app: App) -> None:
+        names = app.table("names", key="id", value="id INT, name STRING", bad="names.bad")
+        app.to("kept", latest(names, key="id"), key="id")
+        pairs = app.table("pairs", key=["a", "b"], value="a INT, b TIMESTAMP, c INT", bad="pairs.bad")
+        app.to("pairs.kept", latest(pairs, key=["a", "b"]), key=["a", "b"])
+
+    with app.test() as test:
+        test.pipe("names", {"id": 1, "name": "x"}, {"id": 2, "name": "y"}, {"id": 3, "name": "z"}, key="id")
+        for key in ("1", '{"id":2}', '{"no":3}', "three", None):
+            test.pipe("names", None, key=key)
+        for key in ('{"a":1,"b":"2026-01-01T00:00:00.5Z"}', '{"a":1}'):
+            test.pipe("pairs", None, key=key)
+        found = {each.key: each.value for each in test.written("kept")}
+        assert (found[b"1"], found[b"2"]) == (None, None)
+        assert found[b"3"] == b'{"id":3,"name":"z"}'
+        bad = test.written("names.bad")
+        assert [each.key for each in bad] == [b'{"no":3}', b"three", None]
+        assert [each.value for each in bad] == [None] * 3
+        assert bad[0].headers["dead-letter.error"] == b"a deletion, and its key has no id"
+        assert [each.value for each in test.written("pairs.kept")] == [None]
+        assert [each.key for each in test.written("pairs.bad")] == [b'{"a":1}']
+
+
+def test_a_deletion_without_its_key_stops_an_app() -> None:
+    app = App("driver-deletion")
+
+    @app.pipeline
+    def tables(app: App) -> None:
+        app.to("kept", latest(app.table("names", key="id", value="id INT, name STRING"), key="id"))
+
+    with app.test() as test:
+        test.pipe("names", None, key="x")
+        with pytest.raises(StreamsError, match="offset 0 of names-0 is a deletion, and its key has no id"):
+            test.rows("kept")
+
+
 def test_a_bad_record_stops_an_app_in_one_line() -> None:
     app = App("driver-bad")
 

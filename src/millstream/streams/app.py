@@ -146,7 +146,7 @@ class App:
         named); windows close behind it. `bad` says what becomes of a record that cannot be read: "fail",
         "drop", or the topic that takes it. `options` go to the source, such as maxOffsetsPerTrigger.
         """
-        frame = self._rows(topics, value, key, start, bad, headers, committed, options, is_table=False)
+        frame = self._rows(topics, value, key, start, bad, headers, committed, options)
         if late is None and time is None:
             return frame
         from millstream.streams.columns import TIMESTAMP
@@ -173,7 +173,8 @@ class App:
         """A topic as the changes of a table: of records with the same key the latest one counts.
 
         `key` names the columns that hold the record's key: fields of the value, or a new column. A record
-        without a value deletes the row: it comes with `_deleted` and its key. Join it with `join_table` or
+        without a value deletes the row: it comes with `_deleted` and its key, which is the record's key, as
+        text or in a JSON object; one without that is a bad record. Join it with `join_table` or
         `join_tables`, or see what it holds with `latest`.
         """
         from millstream.streams.changes import names
@@ -182,8 +183,9 @@ class App:
 
         self.spark  # noqa: B018 - Spark reads the text of a schema
         form = format_of(value)
-        frame = self._rows(topics, form, "string", start, bad, headers, committed, options, is_table=True)
-        return with_table_key(frame, names(key), form.schema)
+        of_table = names(key)
+        frame = self._rows(topics, form, "string", start, bad, headers, committed, options, of_table)
+        return with_table_key(frame, of_table, form.schema)
 
     def to(
         self,
@@ -217,11 +219,11 @@ class App:
         headers: bool,
         committed: bool,
         options: Mapping[str, str] | None,
-        *,
-        is_table: bool,
+        of_table: list[str] | None = None,
     ) -> DataFrame:
+        """`of_table` are the key columns of a table; a stream has none."""
         from millstream.streams.failures import explained
-        from millstream.streams.rows import dead_letters, parsed, rows
+        from millstream.streams.rows import dead_letters, parsed, rows, with_keyless_deletions
         from millstream.streams.subscription import subscription
         from millstream.streams.values import format_of
 
@@ -236,8 +238,11 @@ class App:
         self._subscriptions.append(wanted)
         with explained(self.folder.log):
             read = parsed(self._current_feed().records(wanted), form)
+            if of_table is not None:
+                read = with_keyless_deletions(read, of_table, form.schema)
         if has_topic:
             self.to(bad, dead_letters(read), value="bytes")
+        is_table = of_table is not None
         return rows(read, form, key, fails=bad == "fail", has_headers=headers, is_table=is_table)
 
     def _current_feed(self) -> Feed:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import StructType
 
-from millstream.streams.changes import JSON
 from millstream.streams.columns import (
     DELETED,
     HEADERS,
@@ -86,21 +85,40 @@ def dead_letters(read: DataFrame) -> DataFrame:
 
 
 def with_table_key(frame: DataFrame, key: Sequence[str], schema: StructType) -> DataFrame:
-    """A table's rows with their key in its columns, also where the value is gone: it is in the record's key.
+    """A table's rows with their key in its columns, also where the value is gone: the record has it."""
+    own = _of_key(F.col(KEY), key, schema)
+    return frame.withColumns(
+        {
+            name: F.coalesce(column(name), found) if name in schema.names else found
+            for name, found in own.items()
+        }
+    )
 
-    One key column is the record's key itself; several are a JSON object in it, as `to` writes them.
+
+def with_keyless_deletions(read: DataFrame, key: Sequence[str], schema: StructType) -> DataFrame:
+    """Records with their value read; deletions whose key cannot be read have an error, too."""
+    own = _of_key(F.col("key").cast("string"), key, schema)
+    has_none = F.col("value").isNull() & F.greatest(F.lit(False), *[each.isNull() for each in own.values()])
+    said = F.when(has_none, F.lit(f"a deletion, and its key has no {', '.join(key)}"))
+    error = F.coalesce(F.col("read.error"), said)
+    return read.withColumn("read", F.struct(F.col("read.row").alias("row"), error.alias("error")))
+
+
+def _of_key(text: Column, key: Sequence[str], schema: StructType) -> dict[str, Column]:
+    """The key columns as a record's key has them.
+
+    One is the key itself, or the field of that name of a JSON object in it, as change data capture writes
+    them; several are such an object, as `to` writes them.
     """
-    if len(key) == 1:
-        (name,) = key
-        if name not in schema.names:
-            return frame.withColumn(name, F.col(KEY))
-        own = F.col(KEY).cast("string").try_cast(schema[name].dataType)
-        return frame.withColumn(name, F.coalesce(column(name), own))
     missing = [name for name in key if name not in schema.names]
+    if len(key) == 1 and missing:
+        return {key[0]: text}
     if missing:
         raise StreamsError(f"key={missing[0]}: there is no such field in {schema.simpleString()}")
-    of_key = F.from_json(F.col(KEY).cast("string"), StructType([schema[name] for name in key]), JSON)
-    return frame.withColumns({name: F.coalesce(column(name), of_key[name]) for name in key})
+    fields = F.from_json(text, StructType([schema[name] for name in key]))
+    if len(key) > 1:
+        return {name: fields[name] for name in key}
+    return {key[0]: F.coalesce(fields[key[0]], text.try_cast(schema[key[0]].dataType))}
 
 
 def _complaint() -> Column:
