@@ -86,7 +86,7 @@ def test_tables_and_duplicates_as_streams() -> None:
         cities = app.table("cities", key="city", value=CITY)
         money = app.table("money", key="city", value="money STRING")
         app.to("both", latest(join_tables(cities, money, on="city"), key="city"), key="city")
-        seen = app.stream(re.compile("seen-.*"), value="string")
+        seen = app.stream(re.compile("SEEN-.*", re.IGNORECASE), value="string")
         app.to("once", deduplicate(seen, by="value", within="1 hour"))
 
     with app.test() as test:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from millstream.streams import StreamsError
 from millstream.streams.outputs import output
 from millstream.streams.values import Json
 
@@ -63,3 +65,12 @@ def test_a_value_is_one_object_and_nothing_else(spark: SparkSession) -> None:
     odd = [b'{"city":"a}]b"}', '{"city":"\u00e6\U0001f600"}'.encode(), b"{}", None]
     assert read(spark, *odd) == [("a}]b", None), ("\u00e6\U0001f600", None), (None, None), (None, None)]
     assert [why for _, why in read(spark, b'{"city":"\xff"}')] == ["not text in UTF-8"]
+
+
+def test_a_plain_value_is_text_or_bytes(spark: SparkSession) -> None:
+    numbers = spark.range(1).selectExpr("CAST(id AS INT) AS value")
+    for kind in ("string", "bytes"):
+        with pytest.raises(StreamsError, match=r'the column value is int: cast it with .withColumn\("value"'):
+            output("out", numbers, key=None, value=kind, mode=None)
+    nothing = spark.range(1).selectExpr("NULL AS value")
+    assert output("out", nothing, key=None, value="string", mode=None).records.collect()[0]["value"] is None

@@ -36,12 +36,16 @@ class MillstreamSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from millstream.streams.reading.batch import BatchReader
+        from millstream.streams.reading.schema import check_schema
 
+        check_schema(schema, self.options)
         return BatchReader(self.options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        from millstream.streams.reading.schema import check_schema
         from millstream.streams.reading.stream import StreamReader
 
+        check_schema(schema, self.options)
         return StreamReader(self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

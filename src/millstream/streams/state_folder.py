@@ -13,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -35,7 +36,13 @@ class StateFolder:
     """An app's own folder under the state folder."""
 
     def __init__(self, root: str | Path | None, name: str) -> None:
-        self.path = Path(root or os.environ.get(STATE_VARIABLE) or DEFAULT).absolute() / name
+        given = root or os.environ.get(STATE_VARIABLE) or DEFAULT
+        if re.match(r"[A-Za-z][\w+.-]+:/", str(given)):
+            raise StreamsError(
+                f"state={given}: it is a folder of this machine, not an address; mount it as one, or use "
+                "Spark's readStream and writeStream with a checkpointLocation of yours"
+            )
+        self.path = Path(given).absolute() / name
         self._fresh: dict[str, Any] = {}
 
     @property

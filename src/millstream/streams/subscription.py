@@ -11,6 +11,9 @@ from millstream.streams.sink_names import is_decisions
 
 Topics = str | Iterable[str] | re.Pattern[str]
 
+FLAGS = {re.IGNORECASE: "i", re.MULTILINE: "m", re.DOTALL: "s", re.VERBOSE: "x"}
+"""Flags that make a difference to names of topics, as they stand in a pattern's text."""
+
 
 @dataclass(frozen=True)
 class Subscription:
@@ -53,8 +56,15 @@ def subscription(
     """The subscription that `stream` and `table` were asked for."""
     given = dict(options or {})
     if isinstance(topics, re.Pattern):
-        return Subscription((), topics.pattern, start, is_committed, has_headers, given)
+        return Subscription((), _text_of(topics), start, is_committed, has_headers, given)
     listed = (topics,) if isinstance(topics, str) else tuple(topics)
     if not listed or not all(listed):
         raise StreamsError("no topic is named: stream() takes a name, several, or a compiled pattern")
     return Subscription(listed, None, start, is_committed, has_headers, given)
+
+
+def _text_of(pattern: re.Pattern[str]) -> str:
+    """A pattern as the source takes it: flags that it was compiled with stand in front."""
+    added = pattern.flags & ~re.compile(pattern.pattern).flags
+    letters = "".join(letter for flag, letter in FLAGS.items() if added & flag)
+    return f"(?{letters}){pattern.pattern}" if letters else pattern.pattern

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-from pyspark.sql.types import ArrayType, BinaryType, BooleanType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from millstream.streams.changes import JSON
 from millstream.streams.columns import column, of_value
@@ -90,6 +98,12 @@ class Plain(Format):
         names = of_value(frame.columns)
         if names != ["value"]:
             raise StreamsError(f"a plain value is one column called value, and these are {', '.join(names)}")
+        kind = frame.schema["value"].dataType
+        if not isinstance(kind, StringType | BinaryType | NullType):
+            raise StreamsError(
+                f"a plain value is text or bytes, and the column value is {kind.simpleString()}: "
+                'cast it with .withColumn("value", F.col("value").cast("string"))'
+            )
         return F.col("value").cast("binary")
 
 

@@ -45,6 +45,16 @@ def schema_of(options: Mapping[str, str]) -> StructType:
     return _schema(columns_of(options))
 
 
+def check_schema(given: StructType, options: Mapping[str, str]) -> None:
+    """Refuse a schema that a query brings along, unless it is the source's own: nothing is converted."""
+    own = schema_of(options)
+    if given.simpleString() != own.simpleString():
+        raise BadOption(
+            f"the columns of a topic are {own.simpleString()}, not {given.simpleString()}: leave .schema() "
+            'out, choose columns with .option("columns", "key,value"), and cast them behind load()'
+        )
+
+
 def arrow_schema(columns: tuple[str, ...]) -> pyarrow.Schema:
     """The same as Spark wants it in Arrow; it compares the first batch of a task with this."""
     from pyspark.sql.pandas.types import to_arrow_schema
