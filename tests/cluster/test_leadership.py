@@ -195,3 +195,17 @@ def test_the_nearest_replica_is_one_in_sync_that_has_the_records(tmp_path: Path)
     assert case.leadership.nearest("c", brokers, 4) == -1
     case.leadership.accepted([1, 2], 8)
     assert case.leadership.nearest("b", brokers, 4) == 2
+
+
+def test_who_is_not_let_in_is_not_waited_for(tmp_path: Path) -> None:
+    """Its disk may be full: it will not have the next record for a long time."""
+    case = Case(tmp_path, [1])
+    leadership = case.leadership
+    case.fetch(3, 10)
+    assert leadership.proposed == [1, 3]
+    append(case.log, batch(b"more"))
+    assert leadership.committed(8, 11) == 10
+    leadership.refused()
+    assert leadership.committed(8, 11) == 11
+    case.fetch(3, 10)
+    assert leadership.committed(8, 11) == 11

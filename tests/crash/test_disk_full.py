@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import pytest
 
 from tests.crash.load import read_all
 from tests.processes import BrokerProcess, until
+from tests.small_disk import fill, mounted
 from tests.wire import Wire, append, batch, create_topic, end_offset, fetch, produce, values
 
 KAFKA_STORAGE_ERROR = 56
@@ -21,25 +20,8 @@ ROOM_BYTES = 3 << 20
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of a few MB in memory."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
-    mounted = subprocess.run(mount, capture_output=True, text=True)
-    if mounted.returncode != 0:
-        pytest.skip(f"file systems cannot be mounted here: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True, capture_output=True)
-
-
-def fill(folder: Path, leave_bytes: int) -> Path:
-    """Take all room but a little; the file that does."""
-    filler = folder / "filler"
-    free = os.statvfs(folder)
-    with filler.open("wb") as file:
-        left = free.f_bavail * free.f_frsize - leave_bytes
-        while left > 0:
-            left -= file.write(bytes(min(left, 1 << 20)))
-    return filler
+    with mounted(tmp_path / "small", DISK_BYTES) as folder:
+        yield folder
 
 
 def test_writing_stops_and_resumes(small_disk: Path, broker_process: Callable[..., BrokerProcess]) -> None:

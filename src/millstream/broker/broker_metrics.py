@@ -66,6 +66,16 @@ class BrokerMetrics:
             lambda: sum(partition.failure is not None for partition in self._broker.replicas),
         )
         reading(
+            "damaged_partitions",
+            "Partitions of which records were met that cannot be read.",
+            lambda: sum(partition.log.damage is not None for partition in self._broker.replicas),
+        )
+        reading(
+            "full_log_dirs",
+            "Log dirs that could not be written for want of room.",
+            lambda: sum(folder.is_full for folder in self._broker.store.dirs),
+        )
+        reading(
             "active_controller",
             "1 on the broker that is the controller, 0 on the others.",
             lambda: float(self._broker.controller.is_active),

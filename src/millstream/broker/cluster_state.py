@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -26,6 +26,7 @@ from millstream.registry.contract import NoNode, RegistryError
 
 if TYPE_CHECKING:
     from millstream.broker.server import Broker
+    from millstream.cluster.partition import Partition
 
 log = logging.getLogger(__name__)
 
@@ -169,7 +170,9 @@ class ClusterState:
             controller_epoch=metadata.controller_epoch,
             sequence=self._sequence,
             max_wait_ms=MAX_WAIT_MS,
-            failed=self._failed(),
+            failed=_named(each for each in broker.replicas if each.failure is not None),
+            damaged=_named(broker.replicas.damaged()),
+            full=_named(broker.replicas.full()),
         )
         if broker.controller.is_active:
             response = await broker.controller.requests.poll(request)
@@ -204,13 +207,6 @@ class ClusterState:
             self._broker.peers.brokers_changed()
         self._controller_id = controller_id
         return controller_id
-
-    def _failed(self) -> list[ClusterStateRequest.FailedTopic]:
-        by_topic: dict[UUID, list[int]] = {}
-        for partition in self._broker.replicas:
-            if partition.failure is not None:
-                by_topic.setdefault(partition.topic_id, []).append(partition.name.partition)
-        return [ClusterStateRequest.FailedTopic(topic_id=id_, partitions=at) for id_, at in by_topic.items()]
 
     # Applying
 
@@ -340,3 +336,10 @@ def _min_isr_alone(now: Mapping[str, str], told: Mapping[str, str]) -> dict[str,
     """What is set now, with the min.insync.replicas that was told: the controller's elections rest on it."""
     kept = {name: value for name, value in now.items() if name != MIN_ISR}
     return {**kept, MIN_ISR: told[MIN_ISR]} if MIN_ISR in told else kept
+
+
+def _named(partitions: Iterable[Partition]) -> list[ClusterStateRequest.FailedTopic]:
+    by_topic: dict[UUID, list[int]] = {}
+    for partition in partitions:
+        by_topic.setdefault(partition.topic_id, []).append(partition.name.partition)
+    return [ClusterStateRequest.FailedTopic(topic_id=id_, partitions=at) for id_, at in by_topic.items()]

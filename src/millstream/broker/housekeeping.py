@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 FLUSH_CHECK_MS = 1000
 HASTY_CHECK_MS = 50
 """How often logs are looked at whose flush.ms is small, at the most."""
+ROOM_CHECK_MS = 1000
+MEND_MS = 500
 YIELD_SECONDS = 0.005
 
 
@@ -49,6 +51,11 @@ class Housekeeping:
                 partial(self.checkpoint_starts, folder.path),
             )
             background.every(
+                f"looking for room in {folder.path}",
+                lambda: ROOM_CHECK_MS,
+                partial(self.look_for_room, folder.path),
+            )
+            background.every(
                 f"removing deleted files of {folder.path}",
                 lambda: 1000,
                 partial(self.remove_deleted, folder.path),
@@ -63,6 +70,7 @@ class Housekeeping:
             lambda: max(1, config["replica.lag.time.max.ms"] // 2),
             self._broker.replicas.check_followers,
         )
+        background.every("mending damaged logs", lambda: MEND_MS, self._broker.replicas.mend)
         background.every("finishing deletions", lambda: 1000, self._broker.controller.finish_deletions)
 
     def _flush_interval_ms(self) -> int:
@@ -126,6 +134,11 @@ class Housekeeping:
     async def _in_thread(self, work: Callable[[str], object], dir_path: str) -> None:
         threads = self._broker.threads.flushes(dir_path)
         await asyncio.get_running_loop().run_in_executor(threads, work, dir_path)
+
+    async def look_for_room(self, dir_path: str) -> None:
+        """See whether a log dir that was full has room again."""
+        if self._broker.store.is_full(dir_path):
+            await self._in_thread(self._broker.store.look_for_room, dir_path)
 
     async def remove_deleted(self, dir_path: str) -> None:
         """Remove what was deleted in a log dir longer than file.delete.delay.ms ago."""

@@ -34,6 +34,7 @@ class Follower:
         "caught_up_at",
         "end_offset",
         "high_watermark",
+        "refused_until",
         "replica_id",
         "start_offset",
     )
@@ -49,12 +50,18 @@ class Follower:
         self.asked_at = LONG_AGO
         self.asked_end = 0
         """The leader's end when it last asked: if it has that now, it was caught up then."""
+        self.refused_until = LONG_AGO
 
     def begin(self, broker_epoch: int) -> None:
         """It began again: what it had before, it may have lost."""
         self.broker_epoch = broker_epoch
         self.end_offset = self.start_offset = self.high_watermark = rules.UNKNOWN
         self.asked_at, self.asked_end = LONG_AGO, 0
+
+    def refused(self, until: float) -> None:
+        """It was not let in: nobody is to wait for it before it has caught up again, nor before then."""
+        self.caught_up_at = LONG_AGO
+        self.refused_until = until
 
     def fetched(self, offset: int, start_offset: int, leader_end: int, now: float) -> None:
         if offset >= leader_end:
@@ -121,6 +128,7 @@ class Leadership:
     def _is_joining(self, follower: Follower, now: float, max_lag_s: float) -> bool:
         return (
             follower.end_offset >= 0
+            and now >= follower.refused_until
             and follower.replica_id not in self.isr
             and now - follower.caught_up_at <= max_lag_s
             and self._holder.is_alive(follower.replica_id, follower.broker_epoch)
@@ -245,9 +253,12 @@ class Leadership:
         self.recount()
 
     def refused(self) -> None:
-        """The controller wrote nothing down, and never will."""
-        self.proposed = None
+        """The controller wrote nothing down, and never will. Nobody waits for who was not let in."""
         self._no_proposal_before = self._holder.clock.monotonic() + REFUSED_PAUSE_S
+        for one in self.proposed or ():
+            if one in self.followers and one not in self.isr:
+                self.followers[one].refused(self._no_proposal_before)
+        self.proposed = None
         self.recount()
 
     def nearest(self, rack: str, brokers: Mapping[int, BrokerNode], offset: int) -> int:

@@ -16,6 +16,7 @@ from millstream.cluster.waiters import ByteWaiter, OffsetWaiters, Watcher
 from millstream.errors import KafkaError, NotLeaderOrFollower, OffsetNotAvailable
 from millstream.metrics import TopicCounters
 from millstream.model import TopicPartition
+from millstream.storage.damage import Sound
 from millstream.storage.log import Log
 from millstream.storage.reading import Slice
 
@@ -108,6 +109,16 @@ class Replica:
     def truncate(self, offset: int) -> None:
         """Cut off what the leader does not have."""
         self.log.truncate_to(offset)
+        self.high_watermark = min(self.high_watermark, self.log.end_offset)
+        self.log.producers.note_committed(self.high_watermark)
+
+    def hide_from(self, offset: int) -> None:
+        """Show nothing from `offset` on: it is about to be cut off."""
+        self.high_watermark = min(self.high_watermark, max(offset, self.log.start_offset))
+
+    def cut_damage(self, sound: Sound) -> None:
+        """Cut off what is damaged, to copy it anew."""
+        self.log.keep_sound(sound)
         self.high_watermark = min(self.high_watermark, self.log.end_offset)
         self.log.producers.note_committed(self.high_watermark)
 

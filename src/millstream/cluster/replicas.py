@@ -11,6 +11,7 @@ from millstream.clock import Clock
 from millstream.cluster.fetchers import Fetchers
 from millstream.cluster.holder import Holder
 from millstream.cluster.isr import IsrChanges
+from millstream.cluster.mending import Mending
 from millstream.cluster.metadata import NO_LEADER, Metadata, PartitionState, Topic
 from millstream.cluster.partition import Partition
 from millstream.cluster.peers import Peers
@@ -85,6 +86,7 @@ class Replicas:
         counters = ReplicationCounters()
         export(metrics, counters, lambda: self)
         self._fetchers: Fetchers | None = None
+        self._mending: Mending | None = None
         self._isr_changes: IsrChanges | None = None
         self.sessions: ReplicaSessions | None = None
         """The fetches of followers."""
@@ -94,6 +96,7 @@ class Replicas:
             self._fetchers = Fetchers(peers, config, clock, broker_epoch, counters)
             self._isr_changes = IsrChanges(self._broker_id, broker_epoch, metadata, peers, counters)
             self._holder.propose = self._isr_changes.propose
+            self._mending = Mending(self._broker_id, self, self._fetchers, self.save_watermarks)
         self.on_lead: Callable[[Partition], None] = lambda _: None
         """Told of each partition that this broker begins to lead."""
         self.on_resign: Callable[[Partition], None] = lambda _: None
@@ -228,7 +231,7 @@ class Replicas:
         partition.follow(state)
         if was_leader:
             self.on_resign(partition)
-        if self._fetchers is not None:
+        if self._fetchers is not None and partition.log.damage is None:
             self._fetchers.follow(partition)
 
     def _hold(
@@ -374,6 +377,22 @@ class Replicas:
                     self._fetchers.remove(partition)
                 partition.fail(KafkaStorageError(f"the log dir {path} has failed"))
                 self.on_resign(partition)
+
+    def damaged(self) -> list[Partition]:
+        """Those of which records cannot be read, and which others should lead."""
+        return [] if self._mending is None else self._mending.report()
+
+    def full(self) -> list[Partition]:
+        """Those that cannot be written for want of room, and which others should lead."""
+        paths = {folder.path for folder in self._store.dirs if folder.is_full}
+        if not paths:
+            return []
+        return [each for each in self if each.log.dir_path in paths and len(each.state.replicas) > 1]
+
+    async def mend(self) -> None:
+        """Cut off what is damaged where nobody counts on it, and copy it anew."""
+        if self._mending is not None:
+            await self._mending.mend()
 
     async def check_followers(self) -> None:
         """Propose to go on without followers that lag behind for too long."""

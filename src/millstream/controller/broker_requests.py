@@ -5,11 +5,13 @@ Whoever asks says in which epoch it is registered; what an earlier registration 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from millstream.cluster.metadata import PartitionState
 from millstream.controller.answers import answer
 from millstream.controller.isr import Member, Proposal
+from millstream.controller.picture import Hindered, Replica
 from millstream.errors import KafkaError, NotController, OperationNotAttempted, StaleBrokerEpoch
 from millstream.protocol.messages import (
     AlterPartitionRequest,
@@ -47,9 +49,12 @@ class BrokerRequests:
             # It has just come, and was faster than the registry's word of it.
             await controller.in_turn(lambda: self._check_broker(broker_id, request.broker_epoch))
         self._refuse_stale(broker_id, request.broker_epoch)
-        failed = frozenset((topic.topic_id, index) for topic in request.failed for index in topic.partitions)
+        failed = _replicas(request.failed)
         if term.partitions.is_news(broker_id, failed):
             await controller.in_turn(lambda: term.partitions.replicas_failed(broker_id, failed))
+        hindered = Hindered(_replicas(request.damaged), _replicas(request.full))
+        if term.hindrances.is_news(broker_id, hindered):
+            await controller.in_turn(lambda: term.hindrances.note(broker_id, hindered))
         feed = term.feed
         sequence = request.sequence if request.controller_epoch == term.epoch else -1
         if sequence >= 0:
@@ -134,6 +139,10 @@ class BrokerRequests:
         known = self._controller.term.epoch_of(broker_id)
         if known != epoch or epoch < 0:
             raise StaleBrokerEpoch(f"broker {broker_id} is known in epoch {known}, not {epoch}")
+
+
+def _replicas(topics: Iterable[ClusterStateRequest.FailedTopic]) -> frozenset[Replica]:
+    return frozenset((topic.topic_id, index) for topic in topics for index in topic.partitions)
 
 
 def _altered(index: int, found: PartitionState | KafkaError) -> AlterPartitionResponse.PartitionData:

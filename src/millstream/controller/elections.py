@@ -147,6 +147,21 @@ def stepping_down(
     return without(state, {broker}, rules)
 
 
+def without_damaged(
+    state: PartitionState, broker: int, candidates: AbstractSet[int], rules: Rules
+) -> PartitionState:
+    """The state in which a broker may cut off what is damaged of its replica.
+
+    Nobody counts on it, and a new leader epoch begins: what the replica fetched before is forgotten by that,
+    and it fetches again only after it was cut off. If no other in sync can lead, the state stays as it is.
+    """
+    found = stepping_down(state, broker, candidates, rules)
+    if found.leader == NO_LEADER or broker in found.isr:
+        return state
+    found = replace(found, eligible=[each for each in found.eligible if each != broker])
+    return found if found.leader_epoch > state.leader_epoch else led_by(found, found.leader)
+
+
 def preferred(state: PartitionState, candidates: AbstractSet[int]) -> PartitionState:
     """The state with the first replica of the list as its leader, or why that cannot be."""
     first = state.replicas[0]

@@ -58,6 +58,9 @@ class PartitionChanges:
         picture.failed = {
             id_: was for id_, was in picture.failed.items() if id_ in found and id_ not in fresh
         }
+        picture.hindered = {
+            id_: was for id_, was in picture.hindered.items() if id_ in found and id_ not in fresh
+        }
         picture.stopping = {id_: epoch for id_, epoch in picture.stopping.items() if self._is_in(id_, epoch)}
         if gone or fresh:
             log.info("brokers: %s; gone: %s; new: %s", sorted(found), sorted(gone), sorted(fresh))
@@ -148,7 +151,7 @@ class PartitionChanges:
                 state = picture.partition(topic, index)
                 if (topic_id, index) in decisions:
                     raise UnknownTopicOrPartition("the partition is in the request twice")
-                unfit = stopping | picture.failed_for(topic, index)
+                unfit = stopping | picture.failed_for(topic, index) | picture.hindered_for(topic, index)
                 rules = picture.rules(topic)
                 state = altered(state, proposal, epochs, unfit, rules)
                 fit = picture.candidates_for(topic, index, picture.candidates)

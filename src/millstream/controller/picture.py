@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from typing import NamedTuple
 from uuid import UUID
 
 from millstream.cluster.metadata import BrokerNode, PartitionState, Topic
@@ -17,6 +18,18 @@ MIN_ISR = "min.insync.replicas"
 
 Replica = tuple[UUID, int]
 """A partition, by its topic's id and its number."""
+
+
+class Hindered(NamedTuple):
+    """Replicas of one broker that others should lead, if they can."""
+
+    damaged: frozenset[Replica]
+    """Those of which records cannot be read."""
+    full: frozenset[Replica]
+    """Those that cannot be written, for want of room."""
+
+
+NOT_HINDERED = Hindered(frozenset(), frozenset())
 
 
 class Picture:
@@ -37,6 +50,8 @@ class Picture:
         """Brokers that are about to stop, with their epochs."""
         self.failed: dict[int, frozenset[Replica]] = {}
         """Replicas that live brokers hold but cannot serve, because a log dir failed."""
+        self.hindered: dict[int, Hindered] = {}
+        """Replicas of live brokers that others should lead."""
         self.deleted: dict[str, Topic] = {}
         """Topics that are deleted, but whose records or nodes could not all be removed yet."""
         self.unreadable: dict[str, str] = {}
@@ -103,6 +118,13 @@ class Picture:
             return NOBODY
         place = topic.topic_id, index
         return {broker_id for broker_id, replicas in self.failed.items() if place in replicas}
+
+    def hindered_for(self, topic: Topic, index: int) -> AbstractSet[int]:
+        """The brokers whose replica of a partition others should lead."""
+        if not self.hindered:
+            return NOBODY
+        place = topic.topic_id, index
+        return {id_ for id_, (damaged, full) in self.hindered.items() if place in damaged or place in full}
 
     def rules(self, topic: Topic, configs: Mapping[str, Mapping[str, str]] | None = None) -> Rules:
         """What elections of a topic's partitions depend on, also if `configs` were what is set for brokers.

@@ -9,6 +9,7 @@ from uuid import UUID
 from millstream.config.broker import BrokerConfig
 from millstream.controller import tree
 from millstream.controller.feed import Feed
+from millstream.controller.hindrances import Hindrances
 from millstream.controller.ledger import Ledger
 from millstream.controller.office import Office
 from millstream.controller.partition_changes import PartitionChanges
@@ -46,6 +47,7 @@ class Term:
         picture = self.picture = Picture(self._config)
         ledger = Ledger(registry, self._office, picture, feed)
         self.partitions = PartitionChanges(picture, feed, ledger)
+        self.hindrances = Hindrances(picture, ledger)
         self.topics = TopicChanges(
             registry, picture, feed, ledger, self._replicas, self._config, self._random, self._tried
         )

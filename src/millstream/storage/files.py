@@ -12,7 +12,12 @@ def is_temporary(error: OSError) -> bool:
 
     Then nothing is broken, and later tries may succeed. An fsync that fails is never temporary.
     """
-    return error.errno in (errno.ENOSPC, errno.EDQUOT) or is_overloaded(error)
+    return is_without_room(error) or is_overloaded(error)
+
+
+def is_without_room(error: OSError) -> bool:
+    """Whether the disk is full, or as full as it may be."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def is_overloaded(error: OSError) -> bool:

@@ -7,7 +7,9 @@ read, look up timestamps, and flush meanwhile. An offset below `end_offset` is i
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from errno import EIO
 from struct import Struct
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -15,9 +17,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from millstream.errors import KafkaStorageError, OffsetOutOfRange, RecordListTooLarge
 from millstream.protocol.batch import BatchHeader, ControlMarker, read_header
 from millstream.storage import retention, timestamps, truncation
+from millstream.storage.damage import NOT_KNOWN, Damage, DamagedLog, Sound, sound_part
 from millstream.storage.disk import Buffer
 from millstream.storage.epochs import Epochs
-from millstream.storage.files import is_temporary
+from millstream.storage.files import is_temporary, is_without_room
 from millstream.storage.flusher import Flusher
 from millstream.storage.producer_state import DAY_MS, Producer, ProducerState
 from millstream.storage.reading import Slice, read_slice
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
     from millstream.storage.swap import Swap
 
 __all__ = ["Appended", "FoundTimestamp", "Log", "Slice", "Surroundings"]
+
+logger = logging.getLogger(__name__)
 
 _PLACE: Final = Struct(">qii")
 _LENGTH_END: Final = 12
@@ -95,6 +100,7 @@ class Log:
         """How often the log's end was cut off."""
         self.failure: str | None = None
         """Why the log takes no more writes; None while it does."""
+        self._damage: Damage | None = None
         self._is_doubted = False
         self._around = around
         self._flusher = Flusher(self, recovery_point, is_folder_synced=is_folder_synced)
@@ -358,11 +364,33 @@ class Log:
             except (OSError, KafkaStorageError) as error:
                 if self.is_changed_since(segments):
                     continue
+                self._note_damage(error, offset)
                 if isinstance(error, OSError):
                     raise KafkaStorageError(f"reading {self.partition}: {error}") from error
                 raise
             if self.segments is segments or not segments.floor(found.first_offset).is_retired:
                 return found
+
+    @property
+    def damage(self) -> Damage | None:
+        """What was met of this log that cannot be read, and has neither been deleted nor cut off since."""
+        found = self._damage
+        if found is not None and (found.segment.is_retired or found.offset < self.start_offset):
+            found = self._damage = None
+        return found
+
+    def _note_damage(self, error: OSError | KafkaStorageError, offset: int) -> None:
+        """Remember damage. An error that is the device's says of the segment alone that it is damaged."""
+        if self.damage is not None:
+            return
+        if isinstance(error, DamagedLog):
+            self._damage = Damage(error.segment, offset, error.position)
+        elif isinstance(error, OSError) and error.errno == EIO:
+            segment = self.segments.floor(offset)
+            self._damage = Damage(segment, offset, NOT_KNOWN)
+        else:
+            return
+        logger.error("%s cannot be read at offset %d: %s", self.partition, offset, error)
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """The offset below which every transaction is decided: what read_committed sees."""
@@ -485,6 +513,25 @@ class Log:
         """Drop every batch that reaches `offset` or beyond; the log then ends there, or before."""
         try:
             truncation.truncate(self, offset)
+        except DamagedLog as error:
+            self._note_damage(error, offset)
+            raise
+        except OSError as error:
+            raise self.fail(error) from error
+
+    def find_sound(self) -> Sound | None:
+        """What lies before the damage; None if there is none. In a thread."""
+        damage, segments = self.damage, self.segments
+        if damage is None:
+            return None
+        return sound_part(damage, segments.start_of_next(damage.segment, self.end_offset))
+
+    def keep_sound(self, sound: Sound) -> None:
+        """Drop the damage that was found, and all that comes after it."""
+        if sound.segment.is_retired:
+            return
+        try:
+            truncation.keep(self, sound)
         except OSError as error:
             raise self.fail(error) from error
 
@@ -499,6 +546,8 @@ class Log:
         """Take other segments at the log's end, which moves back to `end_offset`. For truncation alone."""
         self.abandon_swap()
         self.cuts += 1
+        if self._damage is not None and end_offset <= self._damage.offset:
+            self._damage = None
         self.cleaned_until = min(self.cleaned_until, end_offset)
         self.end_offset = end_offset
         self.segments = self.segments.replaced(old, new)
@@ -539,6 +588,8 @@ class Log:
     def storage_error(self, error: OSError) -> KafkaStorageError:
         """What a client is told of a write that did not happen. A full disk is not a failed one."""
         if is_temporary(error):
+            if is_without_room(error):
+                self._around.on_no_room(error)
             return KafkaStorageError(f"{self.partition} cannot be written now: {error}")
         return self.fail(error)
 

@@ -15,12 +15,14 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Container, Iterable
+from typing import Final
 from uuid import UUID
 
 from millstream.errors import MillstreamError
 from millstream.model import CLUSTER_METADATA, TopicPartition
 from millstream.storage import checkpoints, names
 from millstream.storage.disk import Disk, Lock
+from millstream.storage.files import fsync_file, write_file
 from millstream.storage.meta_properties import MetaProperties, OtherDir
 from millstream.storage.transaction_checkpoint import (
     TRANSACTION_INDEXES,
@@ -36,6 +38,10 @@ _ALWAYS_WRITTEN = (checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS)
 """What every stop leaves behind, even if it says nothing."""
 
 
+ROOM_BYTES: Final = 4 << 20
+"""How much has to fit into a dir that was full before it is used again."""
+
+
 class LogDirInUse(MillstreamError):
     """Another process works in the log dir."""
 
@@ -46,6 +52,8 @@ class LogDir:
     def __init__(self, disk: Disk, path: str) -> None:
         self.path = path.rstrip("/") or "/"
         self.has_failed = False
+        self.is_full = False
+        """Whether the last that was written here was refused for want of room."""
         self.was_clean = False
         """Whether the last stop was a clean one."""
         self.kept_all = False
@@ -88,6 +96,8 @@ class LogDir:
             self._sync_names_above()
             self.meta = MetaProperties(cluster_id, node_id, new_directory_id, is_new=True)
             disk.replace_file(meta_path, self.meta.encode())
+        if disk.exists(f"{self.path}/{names.ROOM_FILE}"):
+            disk.remove(f"{self.path}/{names.ROOM_FILE}")
         self._take_clean_mark()
         self._take_boot_mark(boot_id)
 
@@ -279,6 +289,22 @@ class LogDir:
         if self.has_failed:
             return -1, -1
         return self._disk.total_bytes(self.path), self._disk.free_bytes(self.path)
+
+    def has_room(self) -> bool:
+        """Whether something can be written here: a file that is removed again is."""
+        path = f"{self.path}/{names.ROOM_FILE}"
+        with self._checkpointing:
+            if self._is_released or self.has_failed:
+                return False
+            try:
+                try:
+                    write_file(self._disk, path, bytes(ROOM_BYTES))
+                    fsync_file(self._disk, path)
+                finally:
+                    self._disk.remove(path)
+            except OSError:
+                return False
+        return True
 
     def release(self) -> None:
         """Let go of the dir, after what is being written."""

@@ -32,6 +32,7 @@ BOOT_FILE: Final = ".millstream_boot"
 CLEAN_FILE: Final = ".kafka_cleanshutdown"
 LOCK_FILE: Final = ".lock"
 META_FILE: Final = "meta.properties"
+ROOM_FILE: Final = ".millstream_room"
 
 _FOLDER = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
 _MAX_FOLDER_NAME: Final = 255

@@ -14,8 +14,8 @@ import errno
 from struct import Struct
 from typing import Final, NamedTuple
 
-from millstream.errors import KafkaStorageError
 from millstream.protocol.batch import HEADER_SIZE, scan_batches
+from millstream.storage.damage import DamagedLog
 from millstream.storage.epochs import UNKNOWN_EPOCH, Epochs
 from millstream.storage.segment import Segment
 from millstream.storage.segment_list import SegmentList
@@ -54,8 +54,8 @@ class Located(NamedTuple):
     """What the batch's base offset is at least."""
 
 
-def corrupt(segment: Segment, position: int, what: str) -> KafkaStorageError:
-    return KafkaStorageError(f"{segment.path} is damaged at byte {position}: {what}")
+def corrupt(segment: Segment, position: int, what: str) -> DamagedLog:
+    return DamagedLog(f"{segment.path} is damaged at byte {position}: {what}", segment, position)
 
 
 def locate(

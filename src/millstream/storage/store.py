@@ -18,7 +18,7 @@ from millstream.model import NO_UUID, TopicPartition
 from millstream.storage import checkpoints, names
 from millstream.storage.absent import absent_log
 from millstream.storage.disk import Disk
-from millstream.storage.files import is_overloaded, is_temporary
+from millstream.storage.files import is_overloaded, is_temporary, is_without_room
 from millstream.storage.known_dirs import KnownDirs
 from millstream.storage.loading import create_log, load_log
 from millstream.storage.log import Log
@@ -274,7 +274,9 @@ class Store:
                 self._make_folder(partition, folder, path, topic_id)
             except OSError as error:
                 failure = error
-                if not is_temporary(error):
+                if is_without_room(error):
+                    self._dir_full(folder, error)
+                elif not is_temporary(error):
                     self._dir_failed(folder, error)
                 continue
             created = create_log(self._surroundings(folder), path, partition, config)
@@ -594,14 +596,38 @@ class Store:
             folder.sync_names,
             lambda error: self._dir_failed(folder, error),
             lambda: self._write_checkpoints(folder),
+            lambda error: self._dir_full(folder, error),
         )
 
     def _not_written(self, folder: LogDir, error: OSError) -> None:
         """A checkpoint was not written. If that passes, as a full disk does, the old one still holds."""
-        if is_temporary(error):
+        if is_without_room(error):
+            self._dir_full(folder, error)
+        elif is_temporary(error):
             log.warning("checkpointing %s: %s", folder.path, error)
         else:
             self._dir_failed(folder, error)
+
+    def _dir_full(self, folder: LogDir, error: OSError) -> None:
+        if not folder.is_full:
+            folder.is_full = True
+            log.warning(
+                "the log dir %s has no room: make some, or let its topics keep less. Until then other brokers"
+                " lead its partitions, where they are in sync (%s)",
+                folder.path,
+                error,
+            )
+
+    def is_full(self, dir_path: str) -> bool:
+        """Whether something could not be written into a log dir for want of room."""
+        return any(folder.is_full for folder in self.dirs if folder.path == dir_path)
+
+    def look_for_room(self, dir_path: str) -> None:
+        """See whether a log dir that was full has room again. In any thread."""
+        for folder in self.dirs:
+            if folder.path == dir_path and folder.is_full and folder.has_room():
+                folder.is_full = False
+                log.info("the log dir %s has room again", folder.path)
 
     def _dir_failed(self, folder: LogDir, error: OSError) -> None:
         if folder.has_failed:

@@ -15,6 +15,10 @@ def _nothing() -> None:
     """Where there is no log dir."""
 
 
+def _ignore(_: OSError) -> None:
+    """Nobody wants to know."""
+
+
 class Surroundings(NamedTuple):
     """The same for all logs of a log dir."""
 
@@ -28,3 +32,5 @@ class Surroundings(NamedTuple):
     """Told of an error after which nothing in this log dir can be trusted to be written."""
     save_recovery_points: Callable[[], None] = _nothing
     """Writes down how far each log of the log dir is durable."""
+    on_no_room: Callable[[OSError], None] = _ignore
+    """Told of a write that was refused for want of room."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from millstream.protocol.batch import read_header
 from millstream.storage import recovery, time_check
+from millstream.storage.damage import Sound
 from millstream.storage.producer_state import ProducerState
 from millstream.storage.reading import locate
 from millstream.storage.segment import Segment
@@ -28,9 +29,24 @@ def truncate(log: Log, offset: int) -> None:
         restart(log, offset)
         return
     found = locate(segments, offset, 0)
-    end_offset = offset
-    if found is not None:
+    if found is None:
+        _cut_off(log, offset, None)
+    else:
         end_offset = min(offset, read_header(found.data, found.start).base_offset)
+        _cut_off(log, end_offset, (found.segment, found.position + found.start))
+
+
+def keep(log: Log, sound: Sound) -> None:
+    """Drop what is damaged, and all that comes after it."""
+    if sound.end_offset <= log.segments.first.base_offset:
+        restart(log, log.segments.first.base_offset)
+    else:
+        _cut_off(log, sound.end_offset, (sound.segment, sound.size))
+
+
+def _cut_off(log: Log, end_offset: int, place: tuple[Segment, int] | None) -> None:
+    """End the log at `end_offset`, which is at this place, or in a gap if there is none."""
+    segments = log.segments
     log.doubt_from(end_offset)
     log.abandon_swap()
     with log.swapping:
@@ -40,8 +56,7 @@ def truncate(log: Log, offset: int) -> None:
         _drop(log, tail[1:])
         kept, reached = [last], last.base_offset
         if last.size:
-            is_cut = found is not None and found.segment is last
-            last.cut(found.position + found.start if found and is_cut else last.size, end_offset)
+            last.cut(place[1] if place and place[0] is last else last.size, end_offset)
             last.fsync(with_indexes=False)  # else a power loss could bring back what was cut off
             reached = time_check.refresh_timestamps(last)
         if reached < end_offset:  # the log ends in a gap, and goes on behind it in another segment

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from millstream.protocol.schema import Request, Response, Struct, optional, since, until
+from millstream.protocol.schema import Request, Response, Struct, optional, since, tagged, until
 from millstream.protocol.types import i8, i16, i32, i64
 
 EVERYTHING = -1
@@ -18,7 +18,8 @@ EVERYTHING = -1
 class ClusterStateRequest(Request, key=30000, versions=(0, 0), flexible=0):
     """A broker asks the controller for what has changed since `sequence`, which it has applied.
 
-    Replicas that cannot be served, because their log dir failed, are named in every request.
+    Replicas that cannot be served, because their log dir failed, are named in every request; so are those
+    that others should lead if they can: `damaged` ones cannot be read everywhere, `full` ones not written.
     """
 
     max_elements = None
@@ -33,6 +34,8 @@ class ClusterStateRequest(Request, key=30000, versions=(0, 0), flexible=0):
     sequence: i64 = EVERYTHING
     max_wait_ms: i32 = 500
     failed: list[FailedTopic] = optional()
+    damaged: list[FailedTopic] = tagged(0, since=0)
+    full: list[FailedTopic] = tagged(1, since=0)
 
 
 class ClusterStateResponse(Response, to=ClusterStateRequest):

@@ -1,0 +1,166 @@
+"""Replicas that cannot be read everywhere, or not written: others lead, and they are mended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from millstream.errors import KafkaStorageError, NotLeaderOrFollower
+from tests.cluster.brokers import Brokers, run, until
+from tests.small_disk import fill, mounted
+
+RECORDS = 40
+DISK_BYTES = 32 << 20
+ROOM_BYTES = 1 << 20
+
+
+async def written(brokers: Brokers, **configs: str) -> int:
+    """A topic with records in several segments on all brokers; who leads it."""
+    await brokers.create("t", min_insync_replicas="2", segment_bytes="1048576", **configs)
+    for number in range(RECORDS):
+        await brokers.send("t", b"%d " % number + bytes(100_000))
+    for number in brokers.ids:
+        await brokers.until_committed(number, "t", RECORDS)
+    return brokers.leader_of("t")
+
+
+def damage(brokers: Brokers, number: int, at: float) -> int:
+    """Change a byte of a batch's records in one of a replica's segments; the offset where that is."""
+    log = brokers.replica(number, "t").log
+    segments = list(log.segments)
+    segment = segments[int(at * (len(segments) - 1))]
+    path = Path(segment.path)
+    data = bytearray(path.read_bytes())
+    offset, position = segment.base_offset, 0
+    while position < len(data) // 2:
+        position += int.from_bytes(data[position + 8 : position + 12]) + 12
+        offset += 1
+    data[position + 100] ^= 1
+    with path.open("r+b") as file:  # in the same file, which the broker has open
+        file.seek(position + 100)
+        file.write(data[position + 100 : position + 101])
+    return offset
+
+
+async def whole(brokers: Brokers) -> None:
+    """Wait until all replicas are in sync, and see that they have the same records, all of them."""
+    await until(lambda: brokers.isr_of("t") == [1, 2, 3])
+    end = max(brokers.replica(number, "t").high_watermark for number in brokers.ids)
+    for number in brokers.ids:
+        await brokers.until_committed(number, "t", end)
+        assert brokers.content(number, "t") == brokers.content(1, "t")
+        assert brokers.replica(number, "t").log.start_offset == 0
+        assert brokers.replica(number, "t").log.damage is None
+
+
+@pytest.mark.parametrize("at", [0, 0.5, 1])
+def test_another_leads_where_a_leaders_records_are_damaged_and_they_are_copied_anew(
+    tmp_path: Path, at: float
+) -> None:
+    async def test(brokers: Brokers) -> None:
+        leader = await written(brokers)
+        bad = damage(brokers, leader, at)
+        refused = await brokers.fetch(leader, "t", bad)
+        assert refused.error_code == KafkaStorageError.code
+        await until(lambda: brokers.leader_of("t") not in (leader, -1))
+        other = brokers.leader_of("t")
+        found = await brokers.fetch(other, "t", bad)
+        assert (found.error_code, bool(found.records)) == (0, True)
+        await brokers.send("t", b"goes on")
+        await whole(brokers)
+        await brokers.stop(*(number for number in brokers.ids if number != leader))
+        await until(lambda: brokers.leader_of("t") == leader)
+        for offset in range(RECORDS):
+            found = await brokers.fetch(leader, "t", offset)
+            assert (found.error_code, bool(found.records)) == (0, True)
+
+    run(test, tmp_path)
+
+
+def test_a_new_replica_is_not_kept_from_copying_by_a_leaders_damage(tmp_path: Path) -> None:
+    async def test(brokers: Brokers) -> None:
+        leader = await written(brokers)
+        last = next(number for number in brokers.ids if number != leader)
+        await brokers.stop(last)
+        await until(lambda: last not in brokers.isr_of("t"))
+        for file in (tmp_path / str(last) / "t-0").iterdir():
+            file.unlink()
+        damage(brokers, leader, 0.5)
+        await brokers.start(last)
+        await whole(brokers)
+
+    run(test, tmp_path)
+
+
+def test_a_follower_that_is_damaged_leaves_the_isr_until_it_is_whole(tmp_path: Path) -> None:
+    """A consumer that reads from it finds that out."""
+
+    async def test(brokers: Brokers) -> None:
+        leader = await written(brokers)
+        epoch = brokers.replica(leader, "t").leader_epoch
+        follower = next(number for number in brokers.ids if number != leader)
+        bad = damage(brokers, follower, 0.5)
+        refused = await brokers.fetch(follower, "t", bad, rack=f"rack-{follower}")
+        assert refused.error_code == KafkaStorageError.code
+        await until(lambda: brokers.replica(leader, "t").leader_epoch > epoch)
+        await whole(brokers)
+        assert brokers.leader_of("t") == leader
+
+    run(
+        test,
+        tmp_path,
+        replica_selector_class="org.apache.kafka.common.replica.RackAwareReplicaSelector",
+    )
+
+
+def test_who_is_alone_in_sync_goes_on_with_what_is_sound(tmp_path: Path) -> None:
+    async def test(brokers: Brokers) -> None:
+        leader = await written(brokers)
+        others = [number for number in brokers.ids if number != leader]
+        await brokers.stop(*others)
+        await until(lambda: brokers.isr_of("t") == [leader])
+        bad = damage(brokers, leader, 0.5)
+        assert (await brokers.fetch(leader, "t", bad)).error_code == KafkaStorageError.code
+        await until(lambda: any(brokers[leader].controller.term.picture.hindered.values()))
+        for offset in (bad - 1, bad + 1, RECORDS - 1):
+            found = await brokers.fetch(leader, "t", offset)
+            assert (found.error_code, bool(found.records)) == (0, True)
+        await brokers.start(
+            *others
+        )  # they have all that was committed: one of them leads, as soon as it is in sync
+        await until(lambda: brokers.leader_of("t") in others)
+        await whole(brokers)
+
+    run(test, tmp_path)
+
+
+def test_a_broker_whose_disk_is_full_lets_others_lead_until_it_has_room(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(brokers: Brokers) -> None:
+        leader = 0
+        while leader != 1:
+            leader = await written(brokers)
+            if leader != 1:
+                controller = brokers.controller
+                await controller.controller.delete_topic(controller.metadata.topic("t"))
+        filler = fill(tmp_path / "1", ROOM_BYTES)
+        for _ in range(ROOM_BYTES // 100_000 + 2):
+            refused = await brokers.produce(1, "t", bytes(100_000))
+            if refused.error_code:
+                break
+        assert refused.error_code in (KafkaStorageError.code, NotLeaderOrFollower.code)
+        await until(lambda: brokers.leader_of("t") in (2, 3))
+        await until(lambda: brokers.isr_of("t") == [2, 3])
+        for number in range(20):
+            await brokers.send("t", b"without it %d" % number, bytes(100_000))
+        assert brokers.isr_of("t") == [2, 3]
+        filler.unlink()
+        await whole(brokers)
+
+    with mounted(tmp_path / "1", DISK_BYTES):
+        run(test, tmp_path)
+    said = [each.message for each in caplog.records if "has no room" in each.message]
+    assert len(said) == 1, said
+    assert str(tmp_path / "1") in said[0]
