@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from millstream.client.health import judge
 from millstream.client.metadata import Metadata, Node, Partition, Topic
+from millstream.errors import KafkaStorageError
 from millstream.model import NO_UUID, TopicPartition
+from millstream.protocol.messages import DescribeLogDirsResponse
 
 
 def metadata(*partitions: Partition, nodes: tuple[int, ...] = (1, 2, 3), controller: int = 1) -> Metadata:
@@ -57,3 +59,20 @@ def test_no_controller_is_no_health() -> None:
     found = judge(metadata(FINE, controller=-1), {})
     assert not found.is_healthy
     assert "no controller" in found.summary
+
+
+def test_log_dirs_that_are_full_or_failed_and_damaged_records_are_no_health() -> None:
+    described = DescribeLogDirsResponse.DescribeLogDirsResult
+    fine = described(log_dir="/a", topics=[])
+    failed = described(log_dir="/b", topics=[], error_code=KafkaStorageError.code)
+    full = described(log_dir="/c", topics=[], is_full=True)
+    bad = DescribeLogDirsResponse.DamagedTopic(name="t", partitions=[0])
+    damaged = described(log_dir="/d", topics=[], damaged=[bad])
+    assert judge(metadata(FINE), {}, {1: [fine], 2: [fine]}).is_healthy
+    found = judge(metadata(FINE), {}, {1: [fine, failed], 2: [full, damaged], 3: [damaged]})
+    assert not found.is_healthy
+    assert (found.failed_dirs, found.full_dirs, found.damaged) == ({1: ["/b"]}, {2: ["/c"]}, {KEY: [2, 3]})
+    assert found.summary == (
+        "unhealthy: 1 with damaged records; log dir /b of broker 1 has failed; "
+        "log dir /c of broker 2 is full (of 1 partition)"
+    )

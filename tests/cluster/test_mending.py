@@ -15,9 +15,9 @@ DISK_BYTES = 32 << 20
 ROOM_BYTES = 1 << 20
 
 
-async def written(brokers: Brokers, **configs: str) -> int:
+async def written(brokers: Brokers) -> int:
     """A topic with records in several segments on all brokers; who leads it."""
-    await brokers.create("t", min_insync_replicas="2", segment_bytes="1048576", **configs)
+    await brokers.create("t", min_insync_replicas="2", segment_bytes="1048576")
     for number in range(RECORDS):
         await brokers.send("t", b"%d " % number + bytes(100_000))
     for number in brokers.ids:

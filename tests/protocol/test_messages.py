@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from millstream.protocol.messages import REQUESTS
+from millstream.protocol.messages import REQUESTS, DescribeLogDirsRequest, DescribeLogDirsResponse
 from millstream.protocol.schema import Message
 from tests.protocol.strategies import CASE_IDS, CASES, kio_class, kio_decode, kio_encode, structs, to_kio
 
@@ -96,3 +96,15 @@ def test_every_api_that_clients_use_is_declared_in_kafkas_versions() -> None:
         for key, request in REQUESTS.items()
     }
     assert [(key, *declared[key]) for key, *_ in APIS] == APIS
+
+
+@pytest.mark.parametrize("version", [2, 3, 4])
+def test_what_is_millstreams_own_of_log_dirs_survives_the_wire(version: int) -> None:
+    asked = DescribeLogDirsRequest(topics=[], wants_hindrances=True)
+    assert DescribeLogDirsRequest.decode(asked.encode(version), version) == asked
+    bad = DescribeLogDirsResponse.DamagedTopic(name="t", partitions=[0, 3])
+    result = DescribeLogDirsResponse.DescribeLogDirsResult(
+        log_dir="/a", topics=[], is_full=True, damaged=[bad]
+    )
+    sent = DescribeLogDirsResponse(results=[result])
+    assert DescribeLogDirsResponse.decode(sent.encode(version), version) == sent

@@ -11,10 +11,14 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from random import Random
 
+from tests.simulation.damage import damage
 from tests.simulation.network import Network
 from tests.simulation.node import Node
 from tests.simulation.registry import REGISTRY_HOST
 from tests.simulation.world import World
+
+DAMAGE_S = 120.0
+"""How long a damaged record may take to be copied anew, while other things happen too."""
 
 Fault = Callable[[Node], Awaitable[None]]
 
@@ -44,7 +48,8 @@ class ClusterNemesis:
         self._is_flushed = is_flushed
         self._is_hurt = False
         self._losing = 0
-        """How many brokers are about to lose unflushed records."""
+        """How many brokers are about to lose unflushed records, or have damaged ones."""
+        self._is_damaged = False
         self._random = Random(world.random.getrandbits(64))
         self._faults: dict[Fault, int] = {
             self.kill: 4,
@@ -63,6 +68,7 @@ class ClusterNemesis:
             self.full_disk: 2,
             self.failing_reads: 1,
             self.failed_fsync: 1,
+            self.damage: 1,
             self.clock_jump: 1,
             self.kill_all: 1,
             self.kill_beside_a_cut: 2,
@@ -102,7 +108,12 @@ class ClusterNemesis:
 
     def _is_forbidden(self, fault: Fault) -> bool:
         """What was acknowledged without being flushed is on two disks at least; a third may be killed."""
+        if fault == self.damage and (self._is_damaged or self._is_hurt or not self._is_whole()):
+            return True
         if self._is_flushed:
+            return False
+        if fault == self.damage:
+            self._is_hurt = True
             return False
         if fault in (self.power_loss, self.failed_fsync):
             if self._is_hurt or not self._is_whole():
@@ -277,6 +288,21 @@ class ClusterNemesis:
             node.kill(self._down_s())
         else:
             await node.stop(self._down_s())
+
+    async def damage(self, node: Node) -> None:
+        """A record changes on one disk, and is read there sooner or later."""
+        self._losing += 1
+        self._is_damaged = True
+        found = damage(node, self._random)
+        if found is not None:
+            self.world.log(f"damage: {found}")
+            self.counts["damaged records"] += 1
+            give_up = self.world.now + DAMAGE_S
+            while found.is_there and self.world.now < give_up:
+                await self._wait(0.0, 3.0)
+                await found.meet(node)
+        self._is_damaged = False
+        self._losing -= 1
 
     async def failed_fsync(self, node: Node) -> None:
         """After a failed fsync only a new start of the machine tells what is really on the disk."""

@@ -38,6 +38,8 @@ SHOWN = 20
 def health(wait_ms: int, bootstrap: str, timeout_ms: int, as_json: bool) -> int:
     """Say which brokers are missing and which partitions are offline, under min ISR or under-replicated.
 
+    Log dirs that have failed or have no room are named, too, and partitions with records that cannot be read.
+
     The exit code is 1 if there are any. With --wait a cluster that does not answer yet is waited for, too.
 
     \b
@@ -126,6 +128,12 @@ def document(found: Health) -> dict[str, Any]:
         "offline": _list(found.offline),
         "under_min_isr": _list(found.under_min_isr),
         "under_replicated": _list(found.under_replicated),
+        "damaged": [
+            {"topic": key.topic, "partition": key.partition, "brokers": brokers}
+            for key, brokers in found.damaged.items()
+        ],
+        "failed_log_dirs": {str(broker): paths for broker, paths in found.failed_dirs.items()},
+        "full_log_dirs": {str(broker): paths for broker, paths in found.full_dirs.items()},
     }
 
 
@@ -153,6 +161,8 @@ def _print_partitions(found: Health) -> None:
             replicas, isr = (",".join(map(str, ids)) or "-" for ids in (part.replicas, part.isr))
             leader = None if part.leader < 0 else part.leader
             rows.append([what, key.topic, key.partition, leader, replicas, isr])
+    for key, brokers in found.damaged.items():
+        rows.append(["damaged", key.topic, key.partition, None, ",".join(map(str, brokers)), None])
     if rows:
         columns = ["problem", "topic", "partition", "leader", "replicas", "in sync"]
         print_table(columns, rows[:SHOWN])

@@ -1,17 +1,26 @@
-"""What a cluster lacks: brokers, replicas in sync, leaders. Decided from metadata alone."""
+"""What a cluster lacks: brokers, replicas in sync, leaders, room on disks, records that can be read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from millstream.client.cluster import Cluster
 from millstream.client.configs import topic_values
 from millstream.client.deadline import Deadline
 from millstream.client.metadata import Metadata, Partition
+from millstream.errors import KafkaError
 from millstream.model import TopicPartition
+from millstream.protocol.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
 
 MIN_IN_SYNC = "min.insync.replicas"
+
+DIRS_TIMEOUT_MS = 2000
+"""How long a broker is asked for its log dirs. One that does not answer lacks more than that."""
+
+Dirs = Mapping[int, Sequence[DescribeLogDirsResponse.DescribeLogDirsResult]]
+"""The log dirs of brokers, as they describe them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +37,23 @@ class Health:
     """Refuse writes with acks=all. A topic with fewer replicas than min.insync.replicas needs all of them."""
     under_replicated: dict[TopicPartition, Partition] = field(default_factory=dict)
     """Some replica is not in sync."""
+    failed_dirs: dict[int, list[str]] = field(default_factory=dict)
+    """Log dirs, by broker, that cannot be used."""
+    full_dirs: dict[int, list[str]] = field(default_factory=dict)
+    """Log dirs, by broker, that have no room."""
+    damaged: dict[TopicPartition, list[int]] = field(default_factory=dict)
+    """Brokers whose replica of a partition has records that cannot be read."""
 
     @property
     def is_healthy(self) -> bool:
         return self.controller is not None and not (
-            self.missing_brokers or self.offline or self.under_min_isr or self.under_replicated
+            self.missing_brokers
+            or self.offline
+            or self.under_min_isr
+            or self.under_replicated
+            or self.failed_dirs
+            or self.full_dirs
+            or self.damaged
         )
 
     @property
@@ -46,6 +67,9 @@ class Health:
             f"{len(self.offline)} offline" if self.offline else "",
             f"{len(self.under_min_isr)} under min ISR" if self.under_min_isr else "",
             f"{len(self.under_replicated)} under-replicated" if self.under_replicated else "",
+            f"{len(self.damaged)} with damaged records" if self.damaged else "",
+            *(f"log dir {path} of broker {id_} has failed" for id_, path in _each(self.failed_dirs)),
+            *(f"log dir {path} of broker {id_} is full" for id_, path in _each(self.full_dirs)),
         ]
         return f"unhealthy: {'; '.join(filter(None, found))} (of {_count(self.partitions, 'partition')})"
 
@@ -55,11 +79,29 @@ async def examine(cluster: Cluster, deadline: Deadline) -> Health:
     metadata = await cluster.refresh(None, deadline)
     names = sorted(metadata.topics)
     values = await topic_values(cluster, names, MIN_IN_SYNC, deadline)
-    return judge(metadata, {name: int(value or 1) for name, value in values.items()})
+    dirs = await _log_dirs(cluster, metadata, deadline)
+    return judge(metadata, {name: int(value or 1) for name, value in values.items()}, dirs)
 
 
-def judge(metadata: Metadata, min_in_sync: Mapping[str, int]) -> Health:
-    """The health that metadata shows, given what min.insync.replicas is for each topic."""
+async def _log_dirs(cluster: Cluster, metadata: Metadata, deadline: Deadline) -> Dirs:
+    """What the brokers say of their log dirs; nothing of those that do not answer, or not to everybody."""
+
+    async def ask(broker_id: int) -> DescribeLogDirsResponse | None:
+        request = DescribeLogDirsRequest(topics=[], wants_hindrances=True)
+        try:
+            within = deadline.sooner(DIRS_TIMEOUT_MS)
+            return await cluster.request(broker_id, request, DescribeLogDirsResponse, within)
+        except KafkaError:
+            return None
+
+    ids = sorted(metadata.nodes)
+    answers = await asyncio.gather(*map(ask, ids))
+    return {id_: answer.results for id_, answer in zip(ids, answers, strict=True) if answer is not None}
+
+
+def judge(metadata: Metadata, min_in_sync: Mapping[str, int], dirs: Dirs | None = None) -> Health:
+    """The health that metadata shows, given what min.insync.replicas is for each topic, and the log dirs."""
+    dirs = dirs or {}
     nodes = metadata.nodes
     total = 0
     mentioned: set[int] = set()
@@ -84,7 +126,23 @@ def judge(metadata: Metadata, min_in_sync: Mapping[str, int]) -> Health:
         offline,
         under_min,
         under,
+        {id_: paths for id_ in dirs if (paths := [each.log_dir for each in dirs[id_] if each.error_code])},
+        {id_: paths for id_ in dirs if (paths := [each.log_dir for each in dirs[id_] if each.is_full])},
+        _damaged(dirs),
     )
+
+
+def _damaged(dirs: Dirs) -> dict[TopicPartition, list[int]]:
+    found: dict[TopicPartition, list[int]] = {}
+    for broker_id, described in dirs.items():
+        for topic in (topic for each in described for topic in each.damaged):
+            for index in topic.partitions:
+                found.setdefault(TopicPartition(topic.name, index), []).append(broker_id)
+    return found
+
+
+def _each(dirs: Mapping[int, Sequence[str]]) -> list[tuple[int, str]]:
+    return [(broker_id, path) for broker_id, paths in dirs.items() for path in paths]
 
 
 def _count(number: int, noun: str) -> str:

@@ -524,7 +524,12 @@ class Log:
         damage, segments = self.damage, self.segments
         if damage is None:
             return None
-        return sound_part(damage, segments.start_of_next(damage.segment, self.end_offset))
+        size = damage.segment.size
+        found = sound_part(damage, segments.start_of_next(damage.segment, self.end_offset))
+        if damage.position == NOT_KNOWN and found.size >= size:  # the device reads it again
+            self._damage = None
+            return None
+        return found
 
     def keep_sound(self, sound: Sound) -> None:
         """Drop the damage that was found, and all that comes after it."""

@@ -17,10 +17,13 @@ async def describe_log_dirs(ctx: Context, req: DescribeLogDirsRequest) -> Descri
     results = []
     for folder in ctx.broker.store.dirs:
         topics: dict[str, DescribeLogDirsResponse.DescribeLogDirsTopic] = {}
+        damaged: dict[str, list[int]] = {}
         for partition in ctx.broker.replicas:
             name = partition.name
             if partition.log.dir_path != folder.path:
                 continue
+            if req.wants_hindrances and partition.log.damage is not None:
+                damaged.setdefault(name.topic, []).append(name.partition)
             if wanted is not None and name.partition not in wanted.get(name.topic, ()):
                 continue
             entry = topics.setdefault(
@@ -43,6 +46,11 @@ async def describe_log_dirs(ctx: Context, req: DescribeLogDirsRequest) -> Descri
                 topics=list(topics.values()),
                 total_bytes=total_bytes,
                 usable_bytes=free_bytes,
+                is_full=req.wants_hindrances and folder.is_full,
+                damaged=[
+                    DescribeLogDirsResponse.DamagedTopic(name=topic, partitions=indexes)
+                    for topic, indexes in damaged.items()
+                ],
             )
         )
     return DescribeLogDirsResponse(results=results)

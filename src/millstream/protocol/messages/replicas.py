@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.protocol.schema import Request, Response, Struct, since
+from millstream.protocol.schema import Request, Response, Struct, since, tagged
 from millstream.protocol.types import i8, i16, i32, i64
 
 
@@ -103,17 +103,29 @@ class ListPartitionReassignmentsResponse(Response, to=ListPartitionReassignments
 
 
 class DescribeLogDirsRequest(Request, key=35, versions=(1, 4), flexible=2):
-    """Partitions, or null for all; v2 is flexible."""
+    """Partitions, or null for all; v2 is flexible.
+
+    Millstream's own is a tagged field that other brokers pass over: whether the answer may have some, too.
+    """
 
     class DescribableLogDirTopic(Struct):
         topic: str
         partitions: list[i32]
 
     topics: list[DescribableLogDirTopic] | None = None
+    wants_hindrances: bool = tagged(30000, False, since=2)
 
 
 class DescribeLogDirsResponse(Response, to=DescribeLogDirsRequest):
-    """v3 adds an error for the whole answer, v4 the size of the volume and what is free (KIP-827)."""
+    """v3 adds an error for the whole answer, v4 the size of the volume and what is free (KIP-827).
+
+    Millstream's own, for who asks for it: whether a dir could not be written for want of room, and all
+    partitions in it of which records cannot be read, whichever topics were asked for.
+    """
+
+    class DamagedTopic(Struct):
+        name: str
+        partitions: list[i32]
 
     class DescribeLogDirsPartition(Struct):
         partition_index: i32
@@ -131,6 +143,8 @@ class DescribeLogDirsResponse(Response, to=DescribeLogDirsRequest):
         topics: list[DescribeLogDirsResponse.DescribeLogDirsTopic]
         total_bytes: i64 = since(4, -1)
         usable_bytes: i64 = since(4, -1)
+        is_full: bool = tagged(30000, False, since=2)
+        damaged: list[DescribeLogDirsResponse.DamagedTopic] = tagged(30001, since=2)
 
     throttle_time_ms: i32 = 0
     error_code: i16 = since(3)
