@@ -16,6 +16,7 @@ from millstream.controller.elections import (
     preferred,
     stepping_down,
     uncleanly,
+    without_damaged,
 )
 from millstream.controller.isr import Member, Proposal, altered
 from millstream.controller.reassignment import begun, cancelled, check_target, finished, is_moving
@@ -352,3 +353,22 @@ def test_moves_leave_sound_states(
     check(back)
     assert set(back.replicas) == set(state.replicas)
     assert back.leader_epoch > moving.leader_epoch or not moving.adding
+
+
+@given(states(), st.sampled_from(BROKERS), brokers, rules)
+def test_nobody_counts_on_a_damaged_replica_where_another_can_lead(
+    state: PartitionState, damaged: int, candidates: frozenset[int], rule: Rules
+) -> None:
+    if damaged not in state.replicas:
+        return
+    found = without_damaged(state, damaged, candidates, rule)
+    check(found)
+    others = set(state.isr) - {damaged}
+    can_lead = state.leader not in (damaged, -1) or bool(state.leader == damaged and others & candidates)
+    if not can_lead:
+        assert found == state
+        return
+    assert found.leader not in (damaged, -1)
+    assert damaged not in (*found.isr, *found.eligible)
+    assert set(found.isr) == others
+    assert found.leader_epoch == state.leader_epoch + 1

@@ -16,6 +16,7 @@ def main() -> int:
     parser.add_argument("--records", type=int, default=1, help="how many records are written (1)")
     parser.add_argument("--proposals", type=int, default=1, help="how often leaders propose an ISR (1)")
     parser.add_argument("--faults", type=int, default=1, help="how many faults befall brokers (1)")
+    parser.add_argument("--damages", type=int, default=0, help="how many logs are damaged (0)")
     parser.add_argument("--min-isr", type=int, default=2, help="min.insync.replicas (2)")
     parser.add_argument("--max-states", type=int, default=20_000_000, help="when to give up (20,000,000)")
     rules = [name for name, value in Rules()._asdict().items() if value is True]
@@ -23,7 +24,12 @@ def main() -> int:
     options = parser.parse_args()
     broken = {options.without: False} if options.without else {}
     model = Model(Rules(min_isr=options.min_isr)._replace(**broken))
-    first = State(records_left=options.records, proposals_left=options.proposals, faults_left=options.faults)
+    first = State(
+        records_left=options.records,
+        proposals_left=options.proposals,
+        faults_left=options.faults,
+        damages_left=options.damages,
+    )
     began = time.perf_counter()
     explored = explore(model, first, max_states=options.max_states)
     seconds = time.perf_counter() - began

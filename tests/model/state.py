@@ -85,6 +85,9 @@ class Broker(NamedTuple):
     proposed: Brokers | None = None
     heard: tuple[tuple[int, int], ...] = (UNHEARD, UNHEARD, UNHEARD)
     """As a leader: the end and the broker epoch of each replica, by its last fetch."""
+    damaged: int | None = None
+    """If records of its log cannot be read: the last leader epoch in which it may have fetched."""
+    is_damage_told: bool = False
 
     @property
     def end(self) -> int:
@@ -107,6 +110,7 @@ class State(NamedTuple):
     records_left: int = 0
     proposals_left: int = 0
     faults_left: int = 0
+    damages_left: int = 0
 
     def with_broker(self, number: int, broker: Broker) -> State:
         brokers = (*self.brokers[:number], broker, *self.brokers[number + 1 :])

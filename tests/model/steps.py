@@ -49,6 +49,7 @@ class Rules(NamedTuple):
     checks_broker_epochs: bool = True
     truncates_by_epoch: bool = True
     distrusts_unclean: bool = True
+    mends_in_a_new_epoch: bool = True
 
     @property
     def elections(self) -> elections.Rules:
@@ -72,6 +73,7 @@ class Model:
                 yield from self._leading(state, number, broker)
                 yield from self._following(state, number, broker)
                 yield from self._told(state, number, broker)
+                yield from self._damaged(state, number, broker)
             yield from self._befalls(state, number, broker)
         yield from self._controller(state)
 
@@ -144,6 +146,8 @@ class Model:
     def _following(self, state: State, number: int, broker: Broker) -> Iterator[Step]:
         known = broker.partition
         if known is None or known.leader in (number, -1):
+            return
+        if broker.damaged is not None and self.rules.mends_in_a_new_epoch:
             return
         leader = state.brokers[known.leader]
         if (
@@ -244,6 +248,39 @@ class Model:
             raise Promise(text)
         yield f"{number} is told that it leads: {_describe(now)}", self._advanced(state, number, begun)
 
+    # Damage
+
+    def _damaged(self, state: State, number: int, broker: Broker) -> Iterator[Step]:
+        """Records that cannot be read are met, told of, and cut off: see `cluster.mending`."""
+        known = broker.partition
+        if broker.damaged is None:
+            if state.damages_left and known is not None and broker.log and self._is_bearable(state, number):
+                met = broker._replace(damaged=known.leader_epoch, is_damage_told=False)
+                left = state._replace(damages_left=state.damages_left - 1)
+                yield f"{number} meets damage", left.with_broker(number, met)
+            return
+        now = state.partition
+        if broker.is_registered and (not broker.is_damage_told or number in {*now.isr, *now.eligible}):
+            found = elections.without_damaged(now.state(), number, state.live, self.rules.elections)
+            told = state._replace(partition=now.written(found))
+            after = told.with_broker(number, broker._replace(is_damage_told=True))
+            if after != state:
+                yield f"{number} tells of damage", after
+        if known is None or known.leader in (number, -1):
+            return
+        if number in (*known.isr, *known.eligible, known.last_leader):
+            return
+        if known.leader_epoch > broker.damaged or not self.rules.mends_in_a_new_epoch:
+            for kept in range(broker.end):
+                cut = broker._replace(log=broker.log[:kept], damaged=None, is_damage_told=False)
+                doubted = state._replace(unclean=state.unclean | {number}, hurt=state.hurt | {number})
+                yield f"{number} mends damage, and keeps {kept} records", doubted.with_broker(number, cut)
+
+    def _is_bearable(self, state: State, number: int) -> bool:
+        """Whether one more may lose records: fewer than are needed to commit one."""
+        damaged = {one for one, broker in enumerate(state.brokers) if broker.damaged is not None}
+        return len(state.unclean | damaged | {number}) < self.rules.min_isr
+
     # Faults
 
     def _befalls(self, state: State, number: int, broker: Broker) -> Iterator[Step]:
@@ -256,9 +293,11 @@ class Model:
                 heard=(UNHEARD, UNHEARD, UNHEARD),
                 epoch_start=0,
                 high_watermark=0,
+                damaged=None,
+                is_damage_told=False,
             )
             unclean = state.unclean | {number}
-            is_bearable = len(unclean) < self.rules.min_isr
+            is_bearable = self._is_bearable(state, number)
             if is_bearable or not state.hurt:
                 killed = left._replace(unclean=unclean)
                 yield f"{number} is killed", killed.with_broker(number, dead)

@@ -39,6 +39,28 @@ def test_no_committed_record_is_lost(
 
 
 @pytest.mark.parametrize(
+    ("records", "proposals", "faults", "least"), [(1, 0, 1, 30_000), (2, 1, 0, 30_000), (1, 2, 0, 30_000)]
+)
+def test_no_committed_record_is_lost_where_one_replica_is_damaged(
+    records: int, proposals: int, faults: int, least: int
+) -> None:
+    first = State(records_left=records, proposals_left=proposals, faults_left=faults, damages_left=1)
+    explored = explore(Model(Rules()), first)
+    assert explored.is_safe, "\n".join(explored.trace)
+    assert explored.is_complete
+    assert explored.states > least
+    assert {"meets", "tells", "mends"} <= set(explored.kinds)
+
+
+def test_damage_that_is_cut_off_in_the_epoch_in_which_it_was_met_loses_a_record() -> None:
+    """A leader counts on what the replica fetched before it was cut off."""
+    first = State(records_left=1, proposals_left=2, damages_left=1)
+    explored = explore(Model(Rules(mends_in_a_new_epoch=False)), first)
+    assert not explored.is_safe
+    assert any("mends damage" in line for line in explored.trace), "\n".join(explored.trace)
+
+
+@pytest.mark.parametrize(
     ("broken", "records", "proposals", "faults", "telling"),
     [
         ("counts_union", 1, 1, 1, "proposes to go on without"),
