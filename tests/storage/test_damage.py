@@ -28,6 +28,10 @@ def written(world: World) -> Log:
     return log
 
 
+def is_damaged(log: Log) -> bool:
+    return log.damage is not None
+
+
 def meet(log: Log) -> int:
     """Read from the beginning until something cannot be read; its offset, the end if all can."""
     offset = log.start_offset
@@ -60,12 +64,12 @@ def test_all_before_the_damage_is_kept_wherever_it_is(world: World, which: int) 
         change(segment.path, position)
         bad = meet(log)
         assert bad < COUNT, f"byte {position} is not missed"
-        assert log.damage is not None
+        assert is_damaged(log)
         sound = log.find_sound()
         assert sound is not None
         assert sound.end_offset <= bad
         log.keep_sound(sound)
-        assert log.damage is None
+        assert not is_damaged(log)
         assert first <= log.end_offset <= bad
         assert log.epochs.latest <= 1 + max(log.end_offset - 1, 0) // 10
         for data in batches[log.end_offset :]:
@@ -81,18 +85,18 @@ def test_damage_that_was_deleted_or_cut_off_is_none(world: World) -> None:
     segment = list(log.segments)[1]
     change(segment.path, segment.size // 2)
     meet(log)
-    assert log.damage is not None
+    assert is_damaged(log)
     log.truncate_to(segment.base_offset)
-    assert log.damage is None
+    assert not is_damaged(log)
     log = world.open(TINY, partition=TopicPartition("other", 0))
     for number in range(COUNT):
         append(log, batch(b"%d" % number * 40))
     segment = list(log.segments)[1]
     change(segment.path, segment.size // 2)
     bad = meet(log)
-    assert log.damage is not None
+    assert is_damaged(log)
     log.delete_records(bad + 1)
-    assert log.damage is None
+    assert not is_damaged(log)
 
 
 def test_a_device_that_reads_again_leaves_the_log_as_it_is(
@@ -107,7 +111,7 @@ def test_a_device_that_reads_again_leaves_the_log_as_it_is(
         patch.setattr(FaultyFile, "pread", fails)
         with pytest.raises(KafkaStorageError):
             log.read(COUNT // 2, 1)
-    assert log.damage is not None
+    assert is_damaged(log)
     assert log.find_sound() is None
-    assert log.damage is None
+    assert not is_damaged(log)
     assert log.end_offset == COUNT
