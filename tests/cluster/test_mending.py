@@ -13,6 +13,7 @@ from tests.small_disk import fill, mounted
 RECORDS = 40
 DISK_BYTES = 32 << 20
 ROOM_BYTES = 1 << 20
+COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
 
 
 async def written(brokers: Brokers) -> int:
@@ -164,3 +165,21 @@ def test_a_broker_whose_disk_is_full_lets_others_lead_until_it_has_room(
     said = [each.message for each in caplog.records if "has no room" in each.message]
     assert len(said) == 1, said
     assert str(tmp_path / "1") in said[0]
+
+
+def test_a_compacted_log_that_is_damaged_is_mended_and_compacted(tmp_path: Path) -> None:
+    """Compaction meets the damage, on whichever broker, though nobody reads there."""
+
+    async def test(brokers: Brokers) -> None:
+        leader = await written(brokers)
+        follower = next(number for number in brokers.ids if number != leader)
+        damage(brokers, follower, 0)
+        epoch = brokers.replica(leader, "t").leader_epoch
+        await brokers.controller.controller.set_topic_config(
+            "t", lambda now: {**now, **COMPACTED}, validate_only=False
+        )
+        await until(lambda: brokers.replica(leader, "t").leader_epoch > epoch)
+        await until(lambda: brokers.isr_of("t") == [1, 2, 3])
+        await until(lambda: not brokers[follower].cleaner.uncleanable)
+
+    run(test, tmp_path, log_cleaner_backoff_ms="100")

@@ -53,7 +53,7 @@ def change(path: str, position: int) -> None:
 
 @pytest.mark.parametrize("which", [0, 1, 2, -1])
 def test_all_before_the_damage_is_kept_wherever_it_is(world: World, which: int) -> None:
-    """Bytes all over a segment in turn; what was cut off is then written again, as a copy from a leader is."""
+    """Bytes all over a segment in turn; what was cut off is then written again, as a follower does."""
     log = written(world)
     whole = {record.offset: record.value for record in records(log)}
     batches = [bytes(log.read(offset, 1).data) for offset in range(COUNT)]

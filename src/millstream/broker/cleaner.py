@@ -14,6 +14,7 @@ from millstream.storage.cleanable import Cleanable, find_cleanable
 from millstream.storage.cleaning_job import CleaningJob
 from millstream.storage.cleaning_process import CleaningProcess, CleaningProcessDied
 from millstream.storage.compaction import Compaction, Interrupted
+from millstream.storage.damage import meet_damage
 from millstream.storage.log import Log
 from millstream.storage.os_disk import OsDisk
 
@@ -33,8 +34,9 @@ class Cleaner:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.busy: set[Log] = set()
-        self.uncleanable: dict[Log, str] = {}
-        """The logs that are damaged, and how. They are tried again after a restart."""
+        self.uncleanable: dict[Log, int] = {}
+        """The logs that are damaged, with how often their ends had been cut off then. They are tried again
+        after the next time, which may have mended them, and after a restart."""
         self._max_dirty_ratio = 0.0
         self._workers = 0
         self._background: Background | None = None
@@ -87,7 +89,8 @@ class Cleaner:
         async for partition in in_service(self.broker):
             one = partition.log
             if one.config.is_compacted and len(one.segments) > 1:
-                known.add(one)
+                if self.uncleanable.get(one, one.cuts) == one.cuts:
+                    known.add(one)
                 if one not in self.busy and one not in self.uncleanable:
                     logs.append((one, partition.last_stable_offset))
         for gone in self.uncleanable.keys() - known:
@@ -143,8 +146,9 @@ class Worker:
             return False
         except Uncleanable as error:
             cleaner.failures.value += 1
-            cleaner.uncleanable[cleanable.log] = str(error)
+            cleaner.uncleanable[cleanable.log] = cleanable.log.cuts
             log.error("%s will not be compacted: %s", partition, error)
+            await in_thread(meet_damage, cleanable.log)
         except (KafkaStorageError, CleaningProcessDied) as error:
             cleaner.failures.value += 1
             log.error("compacting %s failed: %s", partition, error)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from millstream.errors import KafkaStorageError
+from millstream.errors import KafkaError, KafkaStorageError
 from millstream.protocol.batch import HEADER_SIZE, read_header
 from millstream.storage.recovery import good_batches
 from millstream.storage.segment import Segment
 
+if TYPE_CHECKING:
+    from millstream.storage.log import Log
+
 NOT_KNOWN: Final = 1 << 62
+READ_BYTES: Final = 1 << 20
 
 
 class DamagedLog(KafkaStorageError):
@@ -49,6 +53,16 @@ def sound_part(damage: Damage, upper_offset: int) -> Sound:
     if size == 0:  # the index led to what is damaged itself
         size, end_offset = _sound_from(segment, damage, 0, upper_offset)
     return Sound(segment, size, end_offset)
+
+
+def meet_damage(log: Log) -> None:
+    """Read a log until something cannot be read, which the log notes. In a thread."""
+    offset = log.start_offset
+    try:
+        while offset < log.end_offset:
+            offset = max(log.read(offset, READ_BYTES).next_offset, offset + 1)
+    except KafkaError:  # or records were deleted meanwhile
+        pass
 
 
 def _begin(segment: Segment, damage: Damage) -> int:
