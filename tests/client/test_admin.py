@@ -70,6 +70,7 @@ from millstream.protocol.messages import (
     ProduceRequest,
     SyncGroupRequest,
     TxnOffsetCommitRequest,
+    UnregisterBrokerRequest,
     WriteTxnMarkersRequest,
 )
 from millstream.protocol.schema import Request
@@ -365,6 +366,7 @@ REACHED = {
     OffsetCommitRequest: "alter_group_offsets",
     OffsetDeleteRequest: "delete_group_offsets",
     OffsetFetchRequest: "group_offsets",
+    UnregisterBrokerRequest: "unregister_broker",
     WriteTxnMarkersRequest: "abort_transaction",
 }
 

@@ -103,7 +103,7 @@ def test_other_nodes_that_cannot_be_read_count_for_nothing() -> None:
         ):
             await registry.create(path, data, make_parents=True)
         assert await read_broker_configs(registry) == {"1": {"min.insync.replicas": "2"}}
-        assert await read_seen(registry) == ({1: 5, 2: -1}, {2})
+        assert await read_seen(registry) == {1: tree.SeenNode(5), 2: tree.SeenNode(-1, is_doubted=True)}
         await registry.close()
 
     asyncio.run(main())

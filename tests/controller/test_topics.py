@@ -90,3 +90,21 @@ def test_partitions_are_added_and_never_taken_away() -> None:
         more_partitions(topic, 4, [[1]], RACKS, Random(1))
     with pytest.raises(InvalidReplicaAssignment):
         more_partitions(topic, 3, [[1, 2]], RACKS, Random(1))
+
+
+def test_who_is_away_is_not_in_sync_and_does_not_lead() -> None:
+    away: dict[int, str | None] = {4: None, 5: None}
+    topic = new_topic(NewTopic("t", 6, 4), ID, RACKS, 1, 1, Random(1), away)
+    added = more_partitions(topic, 8, None, RACKS, Random(2), away)
+    for partition in [*topic.partitions, *added]:
+        assert set(partition.isr) == {1, 2, 3}
+        assert partition.leader == partition.isr[0]
+        assert len(partition.replicas) == 4
+        assert partition.eligible == []
+    wanted = NewTopic("t", assignment={0: [4, 2, 3]})
+    (given,) = new_topic(wanted, ID, RACKS, 1, 1, Random(1), away).partitions
+    assert (given.replicas, given.isr, given.leader) == ([4, 2, 3], [2, 3], 2)
+    with pytest.raises(InvalidReplicaAssignment, match="none of its brokers is there"):
+        new_topic(NewTopic("t", assignment={0: [4, 5]}), ID, RACKS, 1, 1, Random(1), away)
+    with pytest.raises(InvalidReplicaAssignment, match="there is no broker 6"):
+        more_partitions(topic, 7, [[1, 4, 5, 6]], RACKS, Random(1), away)

@@ -51,6 +51,7 @@ APIS = [
     (51, "AlterUserScramCredentials", 0, 0),
     (60, "DescribeCluster", 0, 2),
     (61, "DescribeProducers", 0, 0),
+    (64, "UnregisterBroker", 0, 0),
     (65, "DescribeTransactions", 0, 0),
     (66, "ListTransactions", 0, 2),
     (68, "ConsumerGroupHeartbeat", 0, 1),

@@ -26,7 +26,13 @@ from millstream.client.handover import end_transaction
 from millstream.client.metadata import Topic
 from millstream.client.offsets import LATEST, READ_COMMITTED, READ_UNCOMMITTED, Found, list_offsets
 from millstream.client.producer_identity import HandedOver
-from millstream.client.replicas import Reassignment, elect_leaders, list_reassignments, reassign
+from millstream.client.replicas import (
+    Reassignment,
+    elect_leaders,
+    list_reassignments,
+    reassign,
+    unregister_broker,
+)
 from millstream.client.topics import (
     BROKER_DEFAULT,
     Created,
@@ -390,3 +396,11 @@ class AsyncAdmin(MustClose):
         """Have partitions (all, where None) led by their preferred replica, or by any that is alive."""
         deadline = self._deadline(timeout)
         return await elect_leaders(self._cluster, partitions, deadline, is_unclean=is_unclean)
+
+    async def unregister_broker(self, broker_id: int, timeout: float | None = None) -> None:
+        """Say that a broker, which is not there, will not come back: it gets no more new replicas.
+
+        Those that it has stay assigned to it until they are moved (`reassign`).
+        """
+        deadline = self._deadline(timeout)
+        await unregister_broker(self._cluster, broker_id, deadline)

@@ -314,3 +314,10 @@ class Admin(MustClose):
     ) -> dict[TopicPartition, KafkaError | None]:
         """Have partitions (all, where None) led by their preferred replica, or by any that is alive."""
         return self._thread.run(self._core.elect_leaders(partitions, is_unclean=is_unclean, timeout=timeout))
+
+    def unregister_broker(self, broker_id: int, timeout: float | None = None) -> None:
+        """Say that a broker, which is not there, will not come back: it gets no more new replicas.
+
+        Those that it has stay assigned to it until they are moved (`reassign`).
+        """
+        self._thread.run(self._core.unregister_broker(broker_id, timeout=timeout))

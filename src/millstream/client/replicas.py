@@ -20,6 +20,8 @@ from millstream.protocol.messages import (
     ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
 )
 from millstream.protocol.schema import Request, Response
 
@@ -118,6 +120,15 @@ async def elect_leaders(
         for topic in response.replica_election_results
         for part in topic.partition_result
     }
+
+
+async def unregister_broker(cluster: Cluster, broker_id: int, deadline: Deadline) -> None:
+    """Say that a broker, which is not there, will not come back."""
+    request = UnregisterBrokerRequest(broker_id=broker_id)
+    response = await _ask_controller(
+        cluster, request, UnregisterBrokerResponse, deadline, lambda answer: answer.error_code
+    )
+    raise_for(response.error_code, response.error_message, f"broker {broker_id}")
 
 
 async def log_sizes(cluster: Cluster, node_id: int, deadline: Deadline) -> dict[TopicPartition, int]:

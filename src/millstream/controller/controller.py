@@ -329,6 +329,15 @@ class Controller:
         """Begin to move partitions to other brokers; None takes a move back."""
         return await self.and_applied(lambda: self.term.partitions.reassign(wanted, may_resize=may_resize))
 
+    async def unregister_broker(self, broker_id: int) -> None:
+        """Forget a broker that is away for good."""
+
+        async def forget() -> None:
+            await self.term.look_at_brokers()
+            await self.term.partitions.unregister(broker_id)
+
+        await self.in_turn(forget)
+
     async def reassignments(self) -> dict[TopicPartition, PartitionState]:
         """The partitions that are being moved."""
 

@@ -22,9 +22,9 @@ from millstream.controller.feed import Feed
 from millstream.controller.isr import Proposal, altered
 from millstream.controller.ledger import Decision, Ledger
 from millstream.controller.picture import Picture, Replica
-from millstream.errors import KafkaError, UnknownTopicOrPartition
+from millstream.errors import BrokerIdNotRegistered, InvalidRequest, KafkaError, UnknownTopicOrPartition
 from millstream.model import TopicPartition
-from millstream.registry.contract import Create, Operation, Set
+from millstream.registry.contract import Create, Delete, Operation, Set
 
 log = logging.getLogger(__name__)
 
@@ -47,10 +47,13 @@ class PartitionChanges:
 
         The registrations that are new are noted as seen in the last write, so that a controller that is
         cut short is followed by one that does it all again. So is one that could not read all topics.
+        Of a broker that is not known, or no more, nothing is certain either, whatever it says.
         """
         picture = self._picture
         fresh = {id_: node for id_, (node, _) in found.items() if picture.seen.get(id_) != node.epoch}
-        unclean = frozenset(id_ for id_ in fresh if not found[id_][1] or id_ in picture.doubted)
+        unclean = frozenset(
+            id_ for id_ in fresh if not found[id_][1] or id_ in picture.doubted or id_ not in picture.seen
+        )
         restarted = frozenset(id_ for id_ in fresh if id_ not in unclean)
         gone = picture.brokers.keys() - found.keys()
         picture.brokers = {broker_id: node for broker_id, (node, _) in found.items()}
@@ -71,7 +74,11 @@ class PartitionChanges:
             (Set if broker_id in picture.seen else Create)(
                 f"{tree.SEEN_BROKERS}/{broker_id}",
                 tree.dump(
-                    tree.SeenNode(node.epoch if is_all else -1, is_doubted=broker_id in picture.doubted)
+                    tree.SeenNode(
+                        node.epoch if is_all else -1,
+                        is_doubted=broker_id in picture.doubted,
+                        rack=node.rack,
+                    )
                 ),
             )
             for broker_id, node in fresh.items()
@@ -91,6 +98,22 @@ class PartitionChanges:
             seen,
         )
         picture.seen.update({broker_id: node.epoch for broker_id, node in fresh.items()})
+        picture.seen_racks.update({broker_id: node.rack for broker_id, node in fresh.items()})
+
+    async def unregister(self, broker_id: int) -> None:
+        """Forget a broker that will not come back: new replicas wait for it no more.
+
+        Its replicas stay its own until they are moved. If it does come back, nothing is certain of it.
+        """
+        picture = self._picture
+        if broker_id not in picture.seen:
+            raise BrokerIdNotRegistered(f"broker {broker_id} does not belong to the cluster")
+        if broker_id in picture.brokers:
+            raise InvalidRequest(f"broker {broker_id} is there: stop it first")
+        await self._ledger.decide((), [Delete(f"{tree.SEEN_BROKERS}/{broker_id}")])
+        del picture.seen[broker_id], picture.seen_racks[broker_id]
+        picture.doubted.discard(broker_id)
+        log.info("broker %d does not belong to the cluster any more", broker_id)
 
     def _is_in(self, broker_id: int, epoch: int) -> bool:
         node = self._picture.brokers.get(broker_id)

@@ -11,7 +11,7 @@ from millstream.cluster.metadata import BrokerNode, PartitionState, Topic
 from millstream.config.broker import BrokerConfig
 from millstream.config.topic import TOPIC_KEYS
 from millstream.controller.elections import NOBODY, Rules
-from millstream.controller.tree import DEFAULT_BROKER
+from millstream.controller.tree import DEFAULT_BROKER, SeenNode
 from millstream.errors import UnknownTopicId, UnknownTopicOrPartition
 
 MIN_ISR = "min.insync.replicas"
@@ -44,6 +44,8 @@ class Picture:
         """Whether each live broker's last stop was clean."""
         self.seen: dict[int, int] = {}
         """The registrations, by broker, whose consequences were drawn."""
+        self.seen_racks: dict[int, str | None] = {}
+        """The racks of all brokers that belong to the cluster, also of those that are away."""
         self.doubted: set[int] = set()
         """Brokers whose last stop was not clean, or one before, before all topics could be read."""
         self.stopping: dict[int, int] = {}
@@ -60,6 +62,12 @@ class Picture:
         """What is set while running, by broker, and for all (DEFAULT_BROKER)."""
         self.min_isr_set_at = 0
         """The number of the feed from which on every min.insync.replicas is as it is now."""
+
+    def take_seen(self, seen: Mapping[int, SeenNode]) -> None:
+        """Note what earlier controllers wrote down of the brokers."""
+        self.seen = {broker_id: node.epoch for broker_id, node in seen.items()}
+        self.seen_racks = {broker_id: node.rack for broker_id, node in seen.items()}
+        self.doubted = {broker_id for broker_id, node in seen.items() if node.is_doubted}
 
     def topic(self, name: str) -> Topic:
         topic = self.topics.get(name)

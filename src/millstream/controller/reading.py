@@ -93,15 +93,14 @@ async def read_broker(registry: Registry, broker_id: int) -> BrokerNode | None:
     return tree.broker_of(broker_id, msgspec.json.decode(found.data, type=tree.BrokerIdNode), found.created)
 
 
-async def read_seen(registry: Registry) -> tuple[dict[int, int], set[int]]:
-    """The registrations, by broker, whose consequences earlier controllers have drawn; who is doubted still.
+async def read_seen(registry: Registry) -> dict[int, tree.SeenNode]:
+    """The registrations, by broker, whose consequences earlier controllers have drawn.
 
     Of one that cannot be read nothing is known: its consequences are drawn again.
     """
     names = await registry.children(tree.SEEN_BROKERS)
     nodes = await _read(registry, (f"{tree.SEEN_BROKERS}/{name}" for name in names))
-    seen: dict[int, int] = {}
-    doubted: set[int] = set()
+    seen: dict[int, tree.SeenNode] = {}
     for name, found in zip(names, nodes, strict=True):
         if found is None or not name.isdecimal():
             continue
@@ -110,10 +109,8 @@ async def read_seen(registry: Registry) -> tuple[dict[int, int], set[int]]:
         except ValueError as error:
             log.error("%s/%s cannot be read: %s", tree.SEEN_BROKERS, name, error)
             node = tree.SeenNode(-1, is_doubted=True)
-        seen[int(name)] = node.epoch
-        if node.is_doubted:
-            doubted.add(int(name))
-    return seen, doubted
+        seen[int(name)] = node
+    return seen
 
 
 async def read_broker_configs(registry: Registry) -> dict[str, dict[str, str]]:

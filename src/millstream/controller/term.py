@@ -63,7 +63,7 @@ class Term:
         picture = self.picture
         picture.stopping = before.stopping
         picture.configs = await read_broker_configs(registry)
-        picture.seen, picture.doubted = await read_seen(registry)
+        picture.take_seen(await read_seen(registry))
         deleted = set(await registry.children(tree.DELETED_TOPICS))
         topics, picture.unreadable = await read_topics(registry, await registry.children(tree.TOPICS))
         for name, reason in picture.unreadable.items():

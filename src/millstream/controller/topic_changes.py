@@ -80,13 +80,15 @@ class TopicChanges:
         if wanted.name in picture.deleted and not validate_only:
             await self.finish_deletion(picture.deleted[wanted.name])
         check_topic_overrides(wanted.configs, config)
+        racks = self._racks()
         topic = new_topic(
             wanted,
             self._new_id(),
-            self._racks(),
+            racks,
             config["num.partitions"],
             config["default.replication.factor"],
             self._random,
+            self._absent(racks),
         )
         if validate_only:
             return topic
@@ -105,7 +107,7 @@ class TopicChanges:
         """The brokers that new replicas are placed on: those that follow already.
 
         A broker that starts must be able to tell the logs that it lost from those that it never had: all
-        that is in the first state it hears of was there before it came.
+        that is in the first state it hears of, and counts it as in sync, was there before it came.
         """
         epochs = self._picture.epochs
         return {
@@ -113,6 +115,11 @@ class TopicChanges:
             for broker_id, rack in self._picture.racks.items()
             if self._feed.has_applied(broker_id, epochs[broker_id])
         }
+
+    def _absent(self, racks: Mapping[int, str | None]) -> dict[int, str | None]:
+        """The brokers that belong to the cluster and are away, about to stop, or have not heard of it yet."""
+        known = self._picture.seen_racks
+        return {broker_id: rack for broker_id, rack in known.items() if broker_id not in racks}
 
     async def grow(
         self, name: str, total: int, assignments: Sequence[Sequence[int]] | None, validate_only: bool
@@ -122,7 +129,8 @@ class TopicChanges:
         What was made by then is found and taken when it is tried again.
         """
         topic = self._picture.topic(name)
-        added = more_partitions(topic, total, assignments, self._racks(), self._random)
+        racks = self._racks()
+        added = more_partitions(topic, total, assignments, racks, self._random, self._absent(racks))
         if validate_only:
             return
         first = len(topic.partitions)

@@ -5,13 +5,13 @@ Functions of their inputs: no registry, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from uuid import UUID
 
 from millstream.cluster.metadata import PartitionState, Topic
-from millstream.controller.placement import place
+from millstream.controller.placement import NONE, place
 from millstream.errors import (
     InvalidPartitions,
     InvalidReplicaAssignment,
@@ -64,14 +64,15 @@ def new_topic(
     default_partitions: int,
     default_replication_factor: int,
     random: Random,
+    absent: Mapping[int, str | None] = NONE,
 ) -> Topic:
-    """The topic to be made, its replicas placed."""
+    """The topic to be made, its replicas placed on brokers that are there; on `absent` ones if need be."""
     if wanted.assignment:
         if wanted.partitions != DEFAULT or wanted.replication_factor != DEFAULT:
             raise InvalidRequest(
                 "give either an assignment or the numbers of partitions and replicas, not both"
             )
-        placed = check_assignment(wanted.assignment, range(len(wanted.assignment)), racks)
+        placed = check_assignment(wanted.assignment, range(len(wanted.assignment)), racks, absent)
     else:
         count = default_partitions if wanted.partitions == DEFAULT else wanted.partitions
         if count < 1:
@@ -83,8 +84,10 @@ def new_topic(
             factor = default_replication_factor
         if factor < 1:
             raise InvalidReplicationFactor(f"a replication factor is at least 1, not {factor}")
-        placed = place(count, factor, racks, random)
-    return Topic(wanted.name, topic_id, [_fresh(replicas) for replicas in placed], dict(wanted.configs))
+        placed = place(count, factor, racks, random, absent=absent)
+    return Topic(
+        wanted.name, topic_id, [_fresh(replicas, racks) for replicas in placed], dict(wanted.configs)
+    )
 
 
 def more_partitions(
@@ -93,6 +96,7 @@ def more_partitions(
     assignments: Sequence[Sequence[int]] | None,
     racks: Mapping[int, str | None],
     random: Random,
+    absent: Mapping[int, str | None] = NONE,
 ) -> list[PartitionState]:
     """The partitions that a topic gains when it is to have `total`.
 
@@ -113,16 +117,17 @@ def more_partitions(
                 f"{added} partitions are new, but {len(assignments)} were assigned"
             )
         numbered = dict(enumerate(assignments, current))
-        placed = check_assignment(numbered, range(current, total), racks, topic.replication_factor)
+        placed = check_assignment(numbered, range(current, total), racks, absent, topic.replication_factor)
     else:
-        placed = place(added, topic.replication_factor, racks, random, current)
-    return [_fresh(replicas) for replicas in placed]
+        placed = place(added, topic.replication_factor, racks, random, current, absent)
+    return [_fresh(replicas, racks) for replicas in placed]
 
 
 def check_assignment(
     assignment: Mapping[int, Sequence[int]],
     expected: range,
     racks: Mapping[int, str | None],
+    absent: Mapping[int, str | None] = NONE,
     replication_factor: int | None = None,
 ) -> list[list[int]]:
     """The replica lists in partition order, or InvalidReplicaAssignment."""
@@ -137,10 +142,14 @@ def check_assignment(
                 f"partition {partition} has {len(replicas)} replicas, not {factor}"
             )
         for replica in replicas:
-            if replica not in racks:
-                raise InvalidReplicaAssignment(f"partition {partition}: there is no live broker {replica}")
+            if replica not in racks and replica not in absent:
+                raise InvalidReplicaAssignment(f"partition {partition}: there is no broker {replica}")
+        if not any(replica in racks for replica in replicas):
+            raise InvalidReplicaAssignment(f"partition {partition}: none of its brokers is there")
     return [list(assignment[partition]) for partition in expected]
 
 
-def _fresh(replicas: list[int]) -> PartitionState:
-    return PartitionState(replicas, list(replicas), replicas[0], 0)
+def _fresh(replicas: list[int], live: Container[int]) -> PartitionState:
+    """A new partition. Who is away is not in sync: it will find that it has to copy (`_racks`)."""
+    isr = [replica for replica in replicas if replica in live]
+    return PartitionState(replicas, isr, isr[0], 0)

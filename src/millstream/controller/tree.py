@@ -68,12 +68,16 @@ class ConfigNode(msgspec.Struct):
 
 
 class SeenNode(msgspec.Struct):
-    """The registration of a broker whose consequences the controllers have drawn."""
+    """The registration of a broker whose consequences the controllers have drawn.
+
+    It stays when the broker goes, until it is unregistered: so long it belongs to the cluster.
+    """
 
     epoch: int
     version: int = 1
     is_doubted: bool = False
     """Whether a stop that was not clean has consequences that could not be drawn for all topics."""
+    rack: str | None = None
 
 
 class BrokerIdNode(msgspec.Struct):

@@ -2,6 +2,7 @@
 
 from millstream.broker.handlers import (
     api_versions,
+    brokers,
     configs,
     consumer_groups,
     controller,
@@ -40,4 +41,5 @@ MODULES = (
     controller,
     elections,
     reassignments,
+    brokers,
 )

@@ -105,6 +105,8 @@ from millstream.protocol.messages.replicas import (
     ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
 )
 from millstream.protocol.messages.sasl import (
     AlterUserScramCredentialsRequest,
@@ -220,6 +222,7 @@ REQUESTS: dict[int, type[Request]] = {
         ShareGroupHeartbeatRequest,
         SyncGroupRequest,
         TxnOffsetCommitRequest,
+        UnregisterBrokerRequest,
         WriteTxnMarkersRequest,
     )
 }
@@ -343,6 +346,8 @@ __all__ = [
     "SyncGroupResponse",
     "TxnOffsetCommitRequest",
     "TxnOffsetCommitResponse",
+    "UnregisterBrokerRequest",
+    "UnregisterBrokerResponse",
     "WriteTxnMarkersRequest",
     "WriteTxnMarkersResponse",
 ]

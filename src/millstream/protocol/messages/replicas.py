@@ -149,3 +149,17 @@ class DescribeLogDirsResponse(Response, to=DescribeLogDirsRequest):
     throttle_time_ms: i32 = 0
     error_code: i16 = since(3)
     results: list[DescribeLogDirsResult]
+
+
+class UnregisterBrokerRequest(Request, key=64, versions=(0, 0), flexible=0):
+    """A broker is gone for good, and does not belong to the cluster any more."""
+
+    broker_id: i32
+
+
+class UnregisterBrokerResponse(Response, to=UnregisterBrokerRequest):
+    """Whether that is so now."""
+
+    throttle_time_ms: i32 = 0
+    error_code: i16 = 0
+    error_message: str | None = None
