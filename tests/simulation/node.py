@@ -109,6 +109,7 @@ class Node:
             boot_id=self.host.boot_id if self._knows_boots else "",
         )
         await broker.start()
+        assert not any(folder.is_outdated for folder in broker.store.dirs), "nobody put back an older copy"
         self.broker = broker
         self.world.log(f"{self.name} serves")
 

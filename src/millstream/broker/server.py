@@ -17,6 +17,7 @@ from millstream.broker.cleaner import Cleaner
 from millstream.broker.cluster_state import ClusterState
 from millstream.broker.controller_link import ControllerLink
 from millstream.broker.coordinators import GROUPS_TOPIC, TRANSACTIONS_TOPIC, Coordinators
+from millstream.broker.editions import Editions
 from millstream.broker.fetch_session import FetchSessions
 from millstream.broker.group_metrics import GroupMetrics
 from millstream.broker.group_nodes import SHOW_GROUPS_MS, GroupNodes
@@ -158,6 +159,7 @@ class Broker:
         self.controller: Controller
         self.peers: Peers
         self.membership: Membership | None = None
+        self.editions = Editions(self.registry, config.node_id)
         self.cluster_state = ClusterState(self)
         self.controller_link = ControllerLink(self)
         self.producer_ids: ProducerIds
@@ -213,6 +215,7 @@ class Broker:
         )
         await loop.run_in_executor(None, self.store.open)
         self._is_started = True
+        await self.editions.compare(self.store)
         self.peers = Peers(self.metadata, config, self.clock, self.random)
         self.replicas = Replicas(
             self.store,
@@ -239,6 +242,7 @@ class Broker:
         for listener in (*config.listeners, *self._own_peer_listener()):
             await self._listen(listener)
         await self._join()
+        await self.editions.begin(self.store)
         if self.config.peer_listener is None:
             self.listeners[PEER_LISTENER].open()
         await self.controller.start()
@@ -279,9 +283,12 @@ class Broker:
         self.transaction_markers.stop()
         await self._leave_cluster()
         if self._is_started:
+            was_member = self._is_member
             self._is_started = False
             for partition in self.replicas:
                 await partition.settle()
+            if was_member:
+                await self.editions.begin(self.store)
             await asyncio.get_running_loop().run_in_executor(None, self._close_store)
         await asyncio.get_running_loop().run_in_executor(None, self.threads.close)
         await self.registry.close()
@@ -315,9 +322,9 @@ class Broker:
         is_known = self.store.kept_all or self.cluster_state.has_applied
         if isinstance(self.disk, OsDisk):
             with ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="millstream-close") as pool:
-                self.store.close(clean=is_known, each=pool.map)
+                self.store.close(clean=is_known, broker_epoch=self.broker_epoch, each=pool.map)
         else:
-            self.store.close(clean=is_known)
+            self.store.close(clean=is_known, broker_epoch=self.broker_epoch)
 
     def _transaction_shard(self, index: int, timers: Timers) -> TransactionShard:
         return TransactionShard(

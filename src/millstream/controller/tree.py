@@ -12,6 +12,7 @@ CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 BROKERS = "/brokers/ids"
 SEEN_BROKERS = "/brokers/seen"
+EDITIONS = "/brokers/editions"
 TOPICS = "/brokers/topics"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
@@ -26,6 +27,7 @@ ROOTS = (
     "/brokers",
     BROKERS,
     SEEN_BROKERS,
+    EDITIONS,
     TOPICS,
     "/config",
     TOPIC_CONFIGS,
@@ -78,6 +80,13 @@ class SeenNode(msgspec.Struct):
     is_doubted: bool = False
     """Whether a stop that was not clean has consequences that could not be drawn for all topics."""
     rack: str | None = None
+
+
+class EditionsNode(msgspec.Struct):
+    """The last editions of a broker's log dirs that it has taken part with, by directory id."""
+
+    dirs: dict[str, int]
+    version: int = 1
 
 
 class BrokerIdNode(msgspec.Struct):

@@ -6,6 +6,8 @@ start: its removal is made durable before anything is written.
 `.millstream_boot` holds the boot id of the machine that last worked here. If that is the machine's still, and
 only the process ended, everything that was written is there, flushed or not. After a power loss it is written
 once the cluster knows of that (`mark_boot`): else a process that ended before would hide it from the next.
+
+`.millstream_edition` holds a number that grows with every start and every clean stop: see editions.py.
 """
 
 from __future__ import annotations
@@ -61,6 +63,10 @@ class LogDir:
         self.broker_epoch = -1
         """The broker's epoch at its last clean stop."""
         self.meta: MetaProperties | None = None
+        self.edition = 0
+        """The number that a copy of the dir carries, too; one that is made later has a greater one."""
+        self.is_outdated = False
+        """Whether it is an older copy, put in the place of the dir that the broker worked in."""
         self.log_count = 0
         self._disk = disk
         self._boot_id = self._marked_boot = ""
@@ -100,6 +106,7 @@ class LogDir:
             disk.remove(f"{self.path}/{names.ROOM_FILE}")
         self._take_clean_mark()
         self._take_boot_mark(boot_id)
+        self.edition = self._read_edition()
 
     @property
     def is_new(self) -> bool:
@@ -154,6 +161,21 @@ class LogDir:
         if self._boot_id and self._marked_boot != self._boot_id and not self.has_failed:
             self._disk.replace_file(f"{self.path}/{names.BOOT_FILE}", self._boot_id.encode())
             self._marked_boot = self._boot_id
+
+    def _read_edition(self) -> int:
+        path = f"{self.path}/{names.EDITION_FILE}"
+        if not self._disk.exists(path):
+            return 0
+        try:
+            return int(self._disk.read_file(path))
+        except ValueError as error:
+            log.error("%s says nothing: %s", path, error)
+            return 0
+
+    def write_edition(self, number: int) -> None:
+        """From now on earlier copies of the dir are older ones."""
+        self._disk.replace_file(f"{self.path}/{names.EDITION_FILE}", b"%d" % number)
+        self.edition = number
 
     def lost_records(self) -> None:
         """Something is gone that was written before: nobody who has copies is to count on those here.

@@ -15,7 +15,7 @@ from millstream.clock import Clock
 from millstream.config.log import LogConfig
 from millstream.errors import KafkaStorageError, MillstreamError
 from millstream.model import NO_UUID, TopicPartition
-from millstream.storage import checkpoints, names
+from millstream.storage import checkpoints, editions, names
 from millstream.storage.absent import absent_log
 from millstream.storage.disk import Disk
 from millstream.storage.files import is_overloaded, is_temporary, is_without_room
@@ -334,6 +334,14 @@ class Store:
                 folder.mark_boot()
             except OSError as error:
                 self._not_written(folder, error)
+
+    def compare_editions(self, known: Mapping[str, int]) -> None:
+        """Find older copies of log dirs, by what the cluster knows of them; may run in a thread."""
+        editions.compare(self.dirs, known, self._not_written)
+
+    def begin_edition(self, known: Mapping[str, int]) -> dict[str, int]:
+        """A new edition of every log dir that can be written, by directory id; may run in a thread."""
+        return editions.begin(self.dirs, known, self._not_written)
 
     def count_of(self, topic: str, topic_id: UUID) -> int:
         """One more than the greatest number of a partition of this topic that has a log here."""
