@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from millstream.testing import Cluster
+from tests.failover.conftest import MakeCluster
 from tests.failover.load import JavaWriter, Reader, Writer, check, read_all
 
 PARTITIONS = 6
@@ -98,6 +101,14 @@ def test_all_are_killed_at_once_and_nothing_is_lost(cluster: Cluster) -> None:
     check(read_all(cluster.bootstrap, topic, 3), writer)
 
 
+def kill_all_at_once(cluster: Cluster) -> None:
+    """So that nobody notices that another is gone, and all are in sync still."""
+    for member in cluster.members.values():
+        member.pause()
+    for member in cluster.members.values():
+        member.kill()
+
+
 def test_a_broker_that_comes_back_first_with_a_damaged_log_does_not_lead(cluster: Cluster) -> None:
     """What a start has to cut off is lost there, and the others are not to follow it in that."""
     topic = cluster.create_topic("t", 1, replication_factor=3, configs=SAFE)
@@ -105,12 +116,30 @@ def test_a_broker_that_comes_back_first_with_a_damaged_log_does_not_lead(cluster
         writer.wait_for(100)
         writer.stop()
     first = cluster.leader(topic)
-    for member in cluster.members.values():
-        member.kill()
+    kill_all_at_once(cluster)
     path = cluster[first].folder / f"{topic}-0" / f"{0:020d}.log"
     damaged = bytearray(path.read_bytes())
     damaged[len(damaged) // 2] ^= 1
     path.write_bytes(damaged)
+    cluster.start_broker(first)
+    for broker_id in cluster.members.keys() - {first}:
+        cluster.start_broker(broker_id)
+    cluster.wait_until_healthy()
+    check(read_all(cluster.bootstrap, topic, 1), writer)
+
+
+def test_a_broker_that_comes_back_first_without_a_new_logs_folder_does_not_lead(
+    make_cluster: MakeCluster,
+) -> None:
+    """Nothing was written down of the log yet but that it is there."""
+    cluster = make_cluster(config={"replica.high.watermark.checkpoint.interval.ms": "3600000"})
+    topic = cluster.create_topic("t", 1, replication_factor=3, configs=SAFE)
+    with Writer(cluster.bootstrap, topic) as writer:
+        writer.wait_for(100)
+        writer.stop()
+    first = cluster.leader(topic)
+    kill_all_at_once(cluster)
+    shutil.rmtree(cluster[first].folder / f"{topic}-0")
     cluster.start_broker(first)
     for broker_id in cluster.members.keys() - {first}:
         cluster.start_broker(broker_id)

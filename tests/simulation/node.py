@@ -110,6 +110,7 @@ class Node:
         )
         await broker.start()
         assert not any(folder.is_outdated for folder in broker.store.dirs), "nobody put back an older copy"
+        assert not broker.store.missed, "nobody took a folder away"
         self.broker = broker
         self.world.log(f"{self.name} serves")
 

@@ -25,6 +25,7 @@ from millstream.model import CLUSTER_METADATA, TopicPartition
 from millstream.storage import checkpoints, names
 from millstream.storage.disk import Disk, Lock
 from millstream.storage.files import fsync_file, write_file
+from millstream.storage.log_list import LogList
 from millstream.storage.meta_properties import MetaProperties, OtherDir
 from millstream.storage.transaction_checkpoint import (
     TRANSACTION_INDEXES,
@@ -68,6 +69,7 @@ class LogDir:
         self.is_outdated = False
         """Whether it is an older copy, put in the place of the dir that the broker worked in."""
         self.log_count = 0
+        self.logs = LogList(disk, self.path)
         self._disk = disk
         self._boot_id = self._marked_boot = ""
         self._lock: Lock | None = None
@@ -303,6 +305,7 @@ class LogDir:
 
     def mark_clean(self, broker_epoch: int) -> None:
         """Say that everything in this dir was written down."""
+        self.logs.flush()
         content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
         self._disk.replace_file(f"{self.path}/{names.CLEAN_FILE}", content.encode())
 

@@ -32,6 +32,7 @@ BOOT_FILE: Final = ".millstream_boot"
 CLEAN_FILE: Final = ".kafka_cleanshutdown"
 EDITION_FILE: Final = ".millstream_edition"
 LOCK_FILE: Final = ".lock"
+LOGS_FILE: Final = ".millstream_logs"
 META_FILE: Final = "meta.properties"
 ROOM_FILE: Final = ".millstream_room"
 

@@ -67,6 +67,8 @@ class _Loaded(NamedTuple):
     """Those whose logs are in it."""
     committed: dict[TopicPartition, int]
     """Up to where was committed what it held before, but for deleted logs."""
+    noted: Collection[TopicPartition]
+    """The logs that it had before."""
 
 
 class Store:
@@ -109,6 +111,8 @@ class Store:
         self._doubles: dict[TopicPartition, list[tuple[Log, LogDir, UUID]]] = {}
         """Further logs of a partition, in other log dirs, until `get` says which topic id is meant."""
         self._is_missing_logs = False
+        self.missed: list[str] = []
+        """Folders of logs that were taken away while no process worked here."""
         self._loaded: list[_Loaded] = []
 
     def __len__(self) -> int:
@@ -189,11 +193,17 @@ class Store:
                 self._add(opened, folder, topic_id)
         retired = {name.rpartition(".")[0] for name in deleted}
         committed = {one: offset for one, offset in watermarks.items() if str(one) not in retired}
-        self._loaded.append(_Loaded(folder, {partition for partition, _ in found}, committed))
+        partitions = {partition for partition, _ in found}
+        self._loaded.append(_Loaded(folder, partitions, committed, folder.logs.read()))
 
     def _look_for_lost(self) -> None:
         """Hold the logs against what was committed of them, where nothing can have been lost."""
-        for folder, _, committed in self._loaded:
+        for folder, _, committed, noted in self._loaded:
+            missed = [str(partition) for partition in noted if partition not in self._logs]
+            if missed and folder.kept_all:
+                log.error("folders of logs are gone from %s: %s", folder.path, ", ".join(missed))
+                self.missed += missed
+                folder.lost_records()
             for partition, offset in committed.items() if folder.kept_all else ():
                 found = [one for one, _, _ in self._doubles.get(partition, ())]
                 if partition in self._logs:
@@ -204,11 +214,12 @@ class Store:
 
     def _tidy(self) -> None:
         """Write down what loading found, once it is known what was lost."""
-        for folder, partitions, _ in self._loaded:
+        for folder, partitions, _, _ in self._loaded:
             try:
                 folder.keep_offsets_of(lambda partitions=partitions: partitions)  # type: ignore[misc]
                 if not folder.was_clean:
                     self._write_checkpoints(folder)  # indexes that recovery made anew are not durable
+                folder.logs.begin({one.partition for one in self._logs_of(folder)})
             except OSError as error:
                 self._not_written(folder, error)
         self._loaded.clear()
@@ -295,6 +306,7 @@ class Store:
         folder.folder_made()
         try:
             write_topic_id(self._disk, path, topic_id)
+            folder.logs.add(partition)
         except OSError:
             try:
                 self._disk.rmtree(path)
@@ -369,6 +381,7 @@ class Store:
         found = self._remove(partition)
         path = f"{found.dir_path}/{names.retired_folder(partition, self._new_uuid(), names.DELETE_FOLDER)}"
         try:
+            folder.logs.remove(partition)
             self._disk.rename(found.folder, path)
         except OSError as error:
             raise found.storage_error(error) from error
@@ -553,12 +566,12 @@ class Store:
     def _set_aside(self, partition: TopicPartition, path: str) -> None:
         name = names.retired_folder(partition, self._new_uuid(), names.STRAY_FOLDER)
         dir_path = path.rpartition("/")[0]
+        (folder,) = (each for each in self.dirs if each.path == dir_path)
         try:
+            folder.logs.remove(partition)
             self._disk.rename(path, f"{dir_path}/{name}")
         except OSError as error:
-            for folder in self.dirs:
-                if folder.path == dir_path:
-                    self._not_written(folder, error)
+            self._not_written(folder, error)
             raise KafkaStorageError(f"{path} cannot be set aside: {error}") from error
 
     def _logs_of(self, folder: LogDir) -> list[Log]:
