@@ -201,7 +201,8 @@ class Store:
         for folder, _, committed, noted in self._loaded:
             missed = [str(partition) for partition in noted if partition not in self._logs]
             if missed and folder.kept_all:
-                log.error("folders of logs are gone from %s: %s", folder.path, ", ".join(missed))
+                first = ", ".join(missed[:10])
+                log.error("%d folders of logs are gone from %s, such as %s", len(missed), folder.path, first)
                 self.missed += missed
                 folder.lost_records()
             for partition, offset in committed.items() if folder.kept_all else ():
