@@ -5,10 +5,10 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from urllib.request import urlopen
 
-from millstream.protocol.messages import DescribeConfigsRequest, MetadataRequest
+from millstream.protocol.messages import ApiVersionsRequest, DescribeConfigsRequest, MetadataRequest
 from millstream.protocol.schema import Request
 from tests.behaviour.test_metrics_endpoint import listens
 from tests.processes import BrokerProcess, free_port, until
@@ -92,7 +92,7 @@ def test_many_deaf_readers(broker_process: Callable[..., BrokerProcess]) -> None
 
 def test_large_answers_that_nobody_reads(broker_process: Callable[..., BrokerProcess]) -> None:
     """Those that are no fetches have no smaller form: beyond the limit there are none."""
-    broker = broker_process(max_unsent_bytes=str(MB)).start()
+    broker = broker_process(max_unsent_bytes=str(5 * MB), socket_send_buffer_bytes="65536").start()
     resources = [
         DescribeConfigsRequest.DescribeConfigsResource(resource_type=32, resource_name=f"group-{number}")
         for number in range(20_000)
@@ -102,12 +102,66 @@ def test_large_answers_that_nobody_reads(broker_process: Callable[..., BrokerPro
     large = DescribeConfigsRequest(resources=resources, include_synonyms=True, include_documentation=True)
     small = DescribeConfigsRequest(resources=resources[:100])
     with Wire(broker.bootstrap) as good:
-        with Wire(broker.bootstrap) as deaf:
-            deaf.send(large)
+        with deaf_wire(broker) as deaf:
+            deaf.send(large)  # of 8 MB
             until(lambda: is_refused(broker, large), 20, "a second one is refused")
             assert len(good.ask(small).results) == 100
         until(lambda: not is_refused(broker, large), 20, "there is room again")
     assert "Traceback" not in broker.output, broker.output[:3000]
+
+
+def test_errors_that_nobody_reads(broker_process: Callable[..., BrokerProcess]) -> None:
+    """A fetch that is all errors holds no records, and counts as well."""
+    port = free_port()
+    broker = broker_process(
+        metrics_listener=f"127.0.0.1:{port}", max_unsent_bytes=str(MB), socket_send_buffer_bytes="65536"
+    ).start()
+    until(lambda: listens(port), 30, "the metrics are served")
+    partitions = [fetch_partition(0, partition=number) for number in range(40_000)]
+    many = fetch_request({"none-such": partitions}, max_wait_ms=0)
+    with Wire(broker.bootstrap) as good, ExitStack() as stack:
+        create_topic(good, "others")
+        wires = [stack.enter_context(deaf_wire(broker)) for _ in range(8)]
+        for wire in wires:
+            wire.send(many, 4)  # the answer has 1.2 MB
+        until(lambda: scraped(port, REFUSED) >= 6, 60, "all but the first have been refused or sent away")
+        assert scraped(port, "millstream_unsent_bytes") < 3 * MB
+        assert append(good, "others", b"others are served") == 0
+        assert fetch(good, "others", 0).records
+    assert "Traceback" not in broker.output, broker.output[:3000]
+
+
+def test_small_answers_that_nobody_reads(broker_process: Callable[..., BrokerProcess]) -> None:
+    """Each holds little enough to be served on: together they do not."""
+    port = free_port()
+    broker = broker_process(
+        metrics_listener=f"127.0.0.1:{port}", max_unsent_bytes=str(MB), socket_send_buffer_bytes="65536"
+    ).start()
+    until(lambda: listens(port), 30, "the metrics are served")
+    with Wire(broker.bootstrap) as good, ExitStack() as stack:
+        create_topic(good, "others")
+        for _ in range(40):
+            wire = stack.enter_context(deaf_wire(broker))
+            frame = wire.frame(ApiVersionsRequest(), 0)
+            wire.socket.settimeout(1.0)
+            with suppress(TimeoutError):
+                wire.socket.sendall(frame * 1500)
+        until(lambda: scraped(port, REFUSED) >= 20, 30, "who does not read is sent away")
+        until(lambda: scraped(port, "millstream_unsent_bytes") <= 2 * MB, 20, "the rest may wait")
+        assert append(good, "others", b"others are served") == 0
+        assert fetch(good, "others", 0).records
+    assert broker.output.count("does not read its answers") == 1  # said once
+    assert "Traceback" not in broker.output, broker.output[:3000]
+
+
+REFUSED = 'millstream_protocol_errors_total{listener="PLAINTEXT"}'
+
+
+def deaf_wire(broker: BrokerProcess) -> Wire:
+    """A connection for which the system keeps little of what the broker sends."""
+    wire = Wire(broker.bootstrap)
+    wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+    return wire
 
 
 def is_refused(broker: BrokerProcess, request: Request) -> bool:

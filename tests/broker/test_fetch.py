@@ -154,6 +154,26 @@ def test_fetches_that_wait_for_a_disk_together_hold_no_more_than_slow_readers_ma
     asyncio.run(main())
 
 
+def test_a_fetch_answers_less_while_slow_readers_hold_too_much(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(60), broker_in(tmp_path, max_unsent_bytes="1048576") as broker:
+            await broker.controller.create_topic(NewTopic("t", PARTITIONS, 1))
+            for index in range(PARTITIONS):
+                add(broker.replicas.leader("t", index), bytes(1000))
+
+            async def told() -> list[bool]:
+                (topic,) = (await ask(broker, request(broker, from_start=True))).responses
+                return [bool(data.records) for data in topic.partitions]
+
+            assert await told() == [True] * PARTITIONS
+            broker.unsent.bytes += 1 << 20
+            assert await told() == [True] + [False] * (PARTITIONS - 1)
+            broker.unsent.bytes += (1 << 20) + 1
+            assert await told() == [False] * PARTITIONS
+
+    asyncio.run(main())
+
+
 def test_more_bytes_than_may_be_answered_are_not_waited_for(tmp_path: Path) -> None:
     async def main() -> None:
         async with asyncio.timeout(60), broker_in(tmp_path) as broker:

@@ -168,11 +168,11 @@ def test_a_reader_that_does_not_read_stops_being_served() -> None:
         async with serving(answer_much) as listener, connected(listener) as (reader, writer):
             writer.transport.pause_reading()  # type: ignore[attr-defined]
             writer.write(framed(b"12345678") * 500)
-            await eventually(lambda: listener.unsent_bytes > 0)
+            await eventually(lambda: listener.unsent.bytes > 0)
             await asyncio.sleep(0.3)
             served_while_unread = answered
             assert served_while_unread < 20
-            assert 0 < listener.unsent_bytes <= 8_000_100
+            assert 0 < listener.unsent.bytes <= 8_000_100
             writer.transport.resume_reading()  # type: ignore[attr-defined]
             for _ in range(30):
                 await read_frame(reader)
@@ -190,9 +190,9 @@ def test_the_bytes_not_sent_are_forgotten_with_their_connection() -> None:
             async with connected(listener) as (_, writer):
                 writer.transport.pause_reading()  # type: ignore[attr-defined]
                 writer.write(framed(b"12345678"))
-                await eventually(lambda: listener.unsent_bytes > 0)
+                await eventually(lambda: listener.unsent.bytes > 0)
                 writer.transport.abort()
-            await eventually(lambda: listener.unsent_bytes == 0 and not listener.connections)
+            await eventually(lambda: listener.unsent.bytes == 0 and not listener.connections)
             assert listener.buffered_bytes == 0
 
     asyncio.run(main())

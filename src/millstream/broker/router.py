@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from millstream.coordinator.promise import Promise
 from millstream.errors import KafkaError, ProtocolError, UnknownServerError
 from millstream.metrics import Counter, Histogram
-from millstream.net.connection import Connection, Place
+from millstream.net.connection import Buffer, Connection, Place
 from millstream.protocol.frame import frame_response, read_request_header
-from millstream.protocol.messages import FetchRequest
 from millstream.protocol.schema import Request, Response
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ TURN_SECONDS = 10.0
 """How long a large request keeps the next one waiting at most."""
 
 LARGE_ANSWER_BYTES = 1024 * 1024
-"""An answer beyond this is not given while slow readers hold all the memory that they may."""
+"""An answer that is larger, records apart, is not given while slow readers hold all that they may."""
 
 HandlerResult = Response | Awaitable[Response | None] | Promise[Any] | None
 Handler = Callable[["Context", Any], HandlerResult]
@@ -196,7 +195,7 @@ class Router:
             except Exception as error:
                 result = self._error_response(route, error, version)
         if isinstance(result, Response):
-            connection.answer(frame_response(header.correlation_id, result, version))
+            connection.answer(self._framed(connection, route, header.correlation_id, result, version))
             route.seconds.observe(perf_counter() - started)
         elif result is None:
             route.seconds.observe(perf_counter() - started)
@@ -265,9 +264,9 @@ class Router:
                 raise
             except Exception as error:
                 response = self._error_response(route, error, version)
-            chunks = None if response is None else frame_response(correlation_id, response, version)
-            if chunks is not None and len(chunks[-1]) > LARGE_ANSWER_BYTES:
-                self._check_room(route)
+            chunks = None
+            if response is not None:
+                chunks = self._framed(connection, route, correlation_id, response, version)
         except ProtocolError as error:
             connection.refuse(error)
             return
@@ -278,11 +277,15 @@ class Router:
         place.fill(chunks)
         route.seconds.observe(perf_counter() - started)
 
-    def _check_room(self, route: Route) -> None:
-        """Raise if there is no room for a large answer. Fetches look after that themselves."""
-        is_checked = route.key != FetchRequest.key and not route.is_internal
-        if is_checked and not self._broker.max_fetch_bytes():
+    def _framed(
+        self, connection: Connection, route: Route, correlation_id: int, response: Response, version: int
+    ) -> list[Buffer]:
+        """The answer, if there is room for it; for records, every second chunk, fetches see to that."""
+        chunks = frame_response(correlation_id, response, version)
+        size = len(chunks[0]) if len(chunks) == 1 else sum(map(len, chunks[::2]))
+        if size > LARGE_ANSWER_BYTES and not connection.unsent_room_bytes and not route.is_internal:
             raise ProtocolError(f"{route.name} has a large answer, and slow readers have taken all the room")
+        return chunks
 
     def _error_response(self, route: Route, error: BaseException, version: int) -> Response:
         """An answer with the error's code, where this version has a place for one; else raises."""

@@ -52,6 +52,7 @@ from millstream.metrics import Metrics
 from millstream.model import encode_uuid
 from millstream.net.listener import Limits, Listener
 from millstream.net.occupancy import MANY, Occupancy
+from millstream.net.unsent import Unsent
 from millstream.protocol.messages import ApiVersionsResponse
 from millstream.registry.choice import make_registry
 from millstream.registry.contract import NodeExists, NoNode, Registry
@@ -117,6 +118,7 @@ class Broker:
         self.listeners: dict[str, Listener] = {}
         self.ip_limits = IpLimits(config)
         self._occupancy = Occupancy(lambda: config["max.connections"], self.ip_limits.of)
+        self.unsent = Unsent(self.clock, lambda: config["max.unsent.bytes"])
         self.endpoints: tuple[Endpoint, ...] = ()
         self.is_rack_aware = config["replica.selector.class"] is not None
         """Whether consumers are sent to a replica in their rack."""
@@ -390,7 +392,13 @@ class Broker:
         )
         service = self.router.service(name, is_internal=is_internal)
         is_counted = not (is_internal and config.peer_listener is None)
-        made = Listener(service, self.clock, limits, self._occupancy if is_counted else None)
+        made = Listener(
+            service,
+            self.clock,
+            limits,
+            self._occupancy if is_counted else None,
+            self.unsent if is_counted else None,
+        )
         self.listeners[name] = made
         await made.start(listener.host, listener.port)
 
@@ -447,8 +455,7 @@ class Broker:
 
     def max_fetch_bytes(self, held_bytes: int = 0) -> int:
         """How much one fetch may return, which holds some bytes already, given what others have not sent."""
-        unsent = self.cold_bytes + sum(listener.unsent_bytes for listener in self.listeners.values())
-        room: int = max(0, self.config["max.unsent.bytes"] - unsent)
+        room = max(0, self.unsent.room_bytes - self.cold_bytes)
         limit: int = self.config["fetch.max.bytes"]
         return min(limit, held_bytes + room)
 

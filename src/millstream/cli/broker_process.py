@@ -93,8 +93,7 @@ async def _give_memory_back(broker: Broker) -> None:
     while True:
         await asyncio.sleep(QUIET_SECONDS)
         read_bytes = sum(counter.value for _, counter in broker.metrics.bytes_out.members())
-        unsent_bytes = sum(listener.unsent_bytes for listener in broker.listeners.values())
-        if quiet.has_come(read_bytes, unsent_bytes):
+        if quiet.has_come(read_bytes, broker.unsent.bytes):
             await asyncio.get_running_loop().run_in_executor(None, trim, 0)
 
 

@@ -57,9 +57,10 @@ OWN_KEYS = (
         "max.unsent.bytes",
         "long",
         512 * 1024 * 1024,
-        "How many bytes of fetched records may wait in memory for slow readers, over all connections; beyond"
-        " that a fetch answers with one batch at a time, and who asks for another answer of more than 1 MB is"
-        " disconnected.",
+        "How many bytes of answers may wait in memory for slow readers, over all connections; beyond that a"
+        " fetch answers with one batch at a time, and who asks for another answer of more than 1 MB is"
+        " disconnected; beyond twice that a fetch answers without records, and slow readers are disconnected"
+        " until the limit holds again, first those who read nothing.",
         at_least(1024 * 1024),
         "cluster-wide",
     ),

@@ -6,7 +6,7 @@ start in the order they came. A request that cannot answer at once reserves its 
 in the order of their requests whatever finishes first. Two things hold back the next request: one
 that asked to run alone (all but Produce, as in Kafka, and what brokers ask for many transactions), and
 answers that the client does not read. So what a connection holds is bounded: its buffer, its reserved
-places, and one large answer.
+places, and one large answer. What all of them hold together is counted (see Unsent).
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._service = listener.service
+        self._unsent = listener.unsent
         self._max_frame_bytes = listener.max_request_bytes
         self._buffer = bytearray(IDLE_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
@@ -84,7 +85,8 @@ class Connection(asyncio.BufferedProtocol):
         self._lacks_room = False
         self._may_exceed = False
         self._is_closing = False
-        self._unsent_bytes = 0
+        self.counted_bytes = 0
+        """What of `held_bytes` is counted among the broker's."""
         self.transport: asyncio.Transport
         self.peer = ""
         self._is_active = True
@@ -129,19 +131,16 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._is_write_paused = True
-        self._unsent_bytes = self.transport.get_write_buffer_size()
-        self._listener.unsent_bytes += self._unsent_bytes
 
     def resume_writing(self) -> None:
         self._is_write_paused = False
-        self._listener.unsent_bytes -= self._unsent_bytes
-        self._unsent_bytes = 0
+        self.count_unsent()
         self._proceed()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closing = True
-        self._listener.unsent_bytes -= self._unsent_bytes
-        self._unsent_bytes = 0
+        self._unsent.bytes -= self.counted_bytes
+        self.counted_bytes = 0
         self._listener.forget(self)
         for place in self._places:
             if place.awaited is not None:
@@ -162,6 +161,7 @@ class Connection(asyncio.BufferedProtocol):
             place.chunks = chunks
             self._placed_bytes += sum(map(len, chunks))
             self._places.append(place)
+            self.count_unsent()
             return
         self._outgoing += chunks
         self._outgoing_bytes += sum(map(len, chunks))
@@ -208,6 +208,34 @@ class Connection(asyncio.BufferedProtocol):
     def held_bytes(self) -> int:
         """Bytes of answers that are ready and that the system has not taken yet. In any thread."""
         return self.transport.get_write_buffer_size() + self._outgoing_bytes + self._placed_bytes
+
+    @property
+    def unsent_room_bytes(self) -> int:
+        """How much more may wait for clients, over all connections that share the limit."""
+        return self._unsent.room_bytes
+
+    @property
+    def taken_bytes(self) -> int | None:
+        """How much of what waited at the listener's last look has been taken; None if nothing did, or does.
+
+        Other answers may have come since, so it may be less than nothing.
+        """
+        unsent = self.transport.get_write_buffer_size()
+        return self._unsent_seen - unsent if unsent and self._unsent_seen else None
+
+    def count_unsent(self) -> None:
+        """Have what is held now counted among the broker's unsent bytes."""
+        held = self.held_bytes
+        self._unsent.bytes += held - self.counted_bytes
+        self.counted_bytes = held
+
+    def give_up(self) -> None:
+        """End the connection at once, with what its client has not read."""
+        self._listener.refuse(self, ProtocolError("it does not read its answers, and all the room is taken"))
+        self._is_closing = True
+        self._unsent.bytes -= self.counted_bytes
+        self.counted_bytes = 0
+        self.transport.abort()
 
     def has_moved(self) -> bool:
         """Whether, since the last call, bytes came, bytes left, or a request was under way.
@@ -297,6 +325,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._outgoing += chunks
         if place.is_alone:
             self._is_alone = False
+        if self._placed_bytes:
+            self.count_unsent()
         if not self._is_dispatching:
             self._flush()
             self._proceed()
@@ -333,6 +363,7 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.write(b"".join(outgoing))
         else:
             self.transport.writelines(outgoing)
+        self.count_unsent()
 
     def _make_room(self) -> None:
         """Leave room to read on: what is left moves to the front, the buffer grows with its frame."""

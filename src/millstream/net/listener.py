@@ -13,6 +13,7 @@ from millstream.errors import ProtocolError
 from millstream.metrics import Counter as CounterMetric
 from millstream.net.connection import Connection
 from millstream.net.occupancy import Occupancy, no_limit
+from millstream.net.unsent import Unsent
 
 log = logging.getLogger(__name__)
 
@@ -45,16 +46,22 @@ class Listener:
     """Accepts connections on one address and hands their frames to a service."""
 
     def __init__(
-        self, service: Service, clock: Clock, limits: Limits, occupancy: Occupancy | None = None
+        self,
+        service: Service,
+        clock: Clock,
+        limits: Limits,
+        occupancy: Occupancy | None = None,
+        unsent: Unsent | None = None,
     ) -> None:
-        """`occupancy` is what it shares with the broker's other listeners."""
+        """`occupancy` and `unsent` are what it shares with the broker's other listeners."""
         self.service = service
         self.limits = limits
         self.max_request_bytes = limits.max_request_bytes
         self.connections: dict[Connection, None] = {}
         """As a set that keeps its order, so that a simulation repeats itself."""
         self.buffered_bytes = 0
-        self.unsent_bytes = 0
+        self.unsent = Unsent(clock) if unsent is None else unsent
+        self.unsent.listeners.append(self)
         self.protocol_errors = CounterMetric()
         self.refused = CounterMetric()
         self._clock = clock
@@ -184,6 +191,7 @@ class Listener:
 
     def _sweep(self) -> None:
         """Close what has been idle for too long, and take large buffers back from what is idle now."""
+        self.unsent.relieve(self)
         now = self._clock.monotonic()
         idle_since = self._idle_since
         for connection in list(self.connections):

@@ -175,7 +175,7 @@ class _Fetch:
                         position.fetch_offset,
                         min(position.max_bytes, max(budget - found.read_bytes, 0)),
                         is_committed_only=self._is_committed_only,
-                        min_one=not found.read_bytes,
+                        min_one=not found.read_bytes and (budget > 0 or not self._broker.unsent.is_excessive),
                         nowait=nowait,
                     )
                 except OffsetOutOfRange:
