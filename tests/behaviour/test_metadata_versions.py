@@ -20,7 +20,8 @@ from tests.conftest import Name
 from tests.processes import BrokerProcess, until
 from tests.wire import Wire, append, create_topic, list_offsets
 
-UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC, UNSUPPORTED_VERSION, UNKNOWN_TOPIC_ID = 3, 17, 35, 100
+UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, INVALID_TOPIC = 3, 5, 17
+UNSUPPORTED_VERSION, UNKNOWN_TOPIC_ID = 35, 100
 Wanted = MetadataRequest.MetadataRequestTopic
 
 
@@ -77,6 +78,19 @@ def test_auto_creation_is_the_clients_choice(wire: Wire, new_name: Name) -> None
         "made",
     )
     assert len(found[0].partitions) == 4
+
+
+def test_one_request_does_not_create_very_many_topics(broker_process: Callable[..., BrokerProcess]) -> None:
+    """Of those that are left it says what is said of topics that are still coming: the client asks again."""
+    broker = broker_process(num_partitions="1").start()
+    names = [f"asked-for-{number}" for number in range(130)]
+    request = MetadataRequest(topics=[Wanted(name=name) for name in names], allow_auto_topic_creation=True)
+    with Wire(broker.bootstrap, timeout_s=60) as wire:
+        assert [each.error_code for each in wire.ask(request).topics] == [0] * 100 + [
+            LEADER_NOT_AVAILABLE
+        ] * 30
+        assert len(wire.ask(MetadataRequest(topics=None)).topics) == 100
+        assert [each.error_code for each in wire.ask(request).topics] == [0] * 130
 
 
 def test_auto_creation_can_be_forbidden(broker_process: Callable[..., BrokerProcess]) -> None:

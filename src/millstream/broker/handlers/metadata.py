@@ -31,6 +31,9 @@ NOT_ASKED_FOR = -2147483648
 
 BROKERS = 1
 
+MAX_CREATED = 100
+"""How many topics one request creates at most by asking for them."""
+
 
 @handles(MetadataRequest, large_bytes=LONG_LIST_BYTES)
 async def metadata(ctx: Context, req: MetadataRequest) -> MetadataResponse:
@@ -38,9 +41,9 @@ async def metadata(ctx: Context, req: MetadataRequest) -> MetadataResponse:
     v7 leader epochs; v8 authorised operations; v9 flexible; v10 topic ids; v12 asked for by id;
     v13 an error for the whole answer (KIP-1102).
 
-    A topic that may be created by asking for it is created before the answer. One that is asked for more
-    than once is told once, as in Kafka. Between topics others have their turn, so each is as of a moment
-    of its own.
+    A topic that may be created by asking for it is created before the answer, unless they are many. One
+    that is asked for more than once is told once, as in Kafka. Between topics others have their turn, so
+    each is as of a moment of its own.
     """
     broker = ctx.broker
     response = MetadataResponse(
@@ -62,7 +65,7 @@ async def metadata(ctx: Context, req: MetadataRequest) -> MetadataResponse:
             if known is not None:
                 response.topics.append(_topic(ctx, known))
         return response
-    may_create = req.allow_auto_topic_creation or ctx.version < 4
+    creation = _Creation(ctx, req.allow_auto_topic_creation or ctx.version < 4)
     asked = {each.name if each.topic_id == NO_UUID else each.topic_id: each for each in req.topics or ()}
     for wanted in asked.values():
         if pauses.is_due:
@@ -73,7 +76,7 @@ async def metadata(ctx: Context, req: MetadataRequest) -> MetadataResponse:
             elif wanted.name is None:
                 raise InvalidRequest("a topic is asked for by name or by id")
             else:
-                topic = await _found_or_created(ctx, wanted.name, may_create)
+                topic = broker.metadata.topics.get(wanted.name) or await creation.create(wanted.name)
             response.topics.append(_topic(ctx, topic))
         except KafkaError as error:
             response.topics.append(
@@ -88,22 +91,34 @@ async def metadata(ctx: Context, req: MetadataRequest) -> MetadataResponse:
     return response
 
 
-async def _found_or_created(ctx: Context, name: str, may_create: bool) -> Topic:
-    broker = ctx.broker
-    found = broker.metadata.topics.get(name)
-    if found is not None:
-        return found
-    check_topic_name(name)
-    if not (may_create and broker.config["auto.create.topics.enable"]):
-        raise UnknownTopicOrPartition(f"there is no topic {name!r}")
-    try:
-        if name in INTERNAL_TOPICS:
-            return await broker.coordinators.topic(name)
-        return await broker.controller_link.create_topic(NewTopic(name))
-    except KafkaError as error:
-        if error.retriable:  # no controller, or no word from it: the client asks again
-            raise LeaderNotAvailable(error.message) from error
-        raise
+class _Creation:
+    """The topics that one request creates by asking for them: not too many of them.
+
+    For the others its client asks again, as it does while a topic has no leader yet. So it does, too, once
+    one could not be made now: each may take as long as the controller is waited for.
+    """
+
+    def __init__(self, ctx: Context, is_allowed: bool) -> None:
+        self._broker = ctx.broker
+        self._is_allowed = is_allowed and ctx.broker.config["auto.create.topics.enable"]
+        self._left = MAX_CREATED
+
+    async def create(self, name: str) -> Topic:
+        check_topic_name(name)
+        if not self._is_allowed:
+            raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+        if not self._left:
+            raise LeaderNotAvailable("one request does not create so many topics")
+        self._left -= 1
+        try:
+            if name in INTERNAL_TOPICS:
+                return await self._broker.coordinators.topic(name)
+            return await self._broker.controller_link.create_topic(NewTopic(name))
+        except KafkaError as error:
+            if error.retriable:  # no controller, or no word from it: the client asks again
+                self._left = 0
+                raise LeaderNotAvailable(error.message) from error
+            raise
 
 
 def _topic(ctx: Context, topic: Topic) -> MetadataResponse.MetadataResponseTopic:
