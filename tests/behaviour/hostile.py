@@ -143,24 +143,24 @@ def swollen_requests(wide: str, wide_id: UUID) -> Iterator[tuple[str, Request, i
     named = MetadataRequest.MetadataRequestTopic
     yield "a wide topic by name", MetadataRequest(topics=[named(name=wide)] * 1000), 1
     yield "a wide topic by id", MetadataRequest(topics=[named(name=None, topic_id=wide_id)] * 1000), 12
-    for count in (150_000, 312_500):
+    for count in (130_000, 312_500):
         partitions = [
             FetchRequest.FetchPartition(partition=n, fetch_offset=0, partition_max_bytes=1)
             for n in range(count)
         ]
         topic = FetchRequest.FetchTopic(topic="none-such", partitions=partitions)
         yield f"a fetch of {count} partitions", FetchRequest(max_wait_ms=0, min_bytes=0, topics=[topic]), 4
-    listed = [ListOffsetsRequest.ListOffsetsPartition(partition_index=n, timestamp=0) for n in range(250_000)]
+    listed = [ListOffsetsRequest.ListOffsetsPartition(partition_index=n, timestamp=0) for n in range(130_000)]
     offsets = ListOffsetsRequest.ListOffsetsTopic(name="none-such", partitions=listed)
-    yield "offsets of 250,000 partitions", ListOffsetsRequest(replica_id=-1, topics=[offsets]), 1
+    yield "offsets of 130,000 partitions", ListOffsetsRequest(replica_id=-1, topics=[offsets]), 1
     creatable = [
         CreateTopicsRequest.CreatableTopic(name=f"t{n}", num_partitions=10_000, replication_factor=1)
         for n in range(200)
     ]
     yield "wide topics", CreateTopicsRequest(topics=creatable, timeout_ms=1000, validate_only=True), 7
-    indexes = list(range(1_000_000))
+    indexes = list(range(500_000))
     positions = OffsetFetchRequest.OffsetFetchRequestTopic(name=wide, partition_indexes=indexes)
-    yield "positions in 1,000,000 partitions", OffsetFetchRequest(group_id="g", topics=[positions]), 5
+    yield "positions in 500,000 partitions", OffsetFetchRequest(group_id="g", topics=[positions]), 5
     added = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=wide, partitions=indexes)
     transaction = AddPartitionsToTxnRequest(
         v3_and_below_transactional_id="x",
@@ -168,8 +168,8 @@ def swollen_requests(wide: str, wide_id: UUID) -> Iterator[tuple[str, Request, i
         v3_and_below_producer_epoch=0,
         v3_and_below_topics=[added],
     )
-    yield "a transaction of 1,000,000 partitions", transaction, 3
-    marked = WriteTxnMarkersRequest.WritableTxnMarkerTopic(name=wide, partition_indexes=[0] * 1_000_000)
+    yield "a transaction of 500,000 partitions", transaction, 3
+    marked = WriteTxnMarkersRequest.WritableTxnMarkerTopic(name=wide, partition_indexes=[0] * 500_000)
     marker = WriteTxnMarkersRequest.WritableTxnMarker(
         producer_id=1, producer_epoch=0, transaction_result=True, topics=[marked], coordinator_epoch=0
     )
@@ -185,7 +185,7 @@ def swollen_requests(wide: str, wide_id: UUID) -> Iterator[tuple[str, Request, i
         name=wide, partition_indexes=indexes
     )
     yield "reassignments", ListPartitionReassignmentsRequest(topics=[moving], timeout_ms=1000), 0
-    described = DescribeProducersRequest.TopicRequest(name=wide, partition_indexes=indexes[:500_000])
+    described = DescribeProducersRequest.TopicRequest(name=wide, partition_indexes=indexes)
     yield "producers", DescribeProducersRequest(topics=[described]), 0
 
 

@@ -33,7 +33,7 @@ from tests.wire import (
 
 FRAMES = int(os.environ.get("MILLSTREAM_FUZZ_FRAMES", "5000"))
 GROWTH_BYTES = 100 << 20
-SWOLLEN_GROWTH_BYTES = 250 << 20
+SWOLLEN_GROWTH_BYTES = 200 << 20
 SWOLLEN_WAIT_S = 1.5
 """What a swollen frame may cost: before there were limits, up to 866 MB and 4.9 s."""
 CONNECTIONS = 64

@@ -2,7 +2,8 @@
 
 A session is a set of partitions with where to read next and what was last told of each. A request
 of epoch 0 opens one, -1 closes it or does without, any other must be the next in order. The cache
-is bounded; when it is full the session unused for longest makes room, if it is old enough.
+is bounded, in sessions and in partitions; when it is full those unused for longest make room, if they
+are old enough.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from millstream.clock import Clock
 from millstream.errors import FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch
 from millstream.protocol.messages import FetchRequest, FetchResponse
 
-NO_SESSION = 0
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 MAX_EPOCH = 2**31 - 1
+MAX_POSITIONS = 500_000
+"""How many partitions all sessions remember together; each takes a few hundred bytes."""
 
 PartitionKey = tuple[str | UUID, int]
 
@@ -127,6 +129,7 @@ class FetchSessions:
         self._clock = clock
         self._random = random
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        self._position_count = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -137,8 +140,8 @@ class FetchSessions:
         """The request's session (None without one), whether only news is wanted, and its partitions."""
         by_id = version >= 13
         if req.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
-            if req.session_id != NO_SESSION:
-                self._sessions.pop(req.session_id, None)
+            if req.session_id in self._sessions:
+                self._close(req.session_id)
             positions = positions_of(req, by_id)
             if req.session_epoch == FINAL_EPOCH or not positions:
                 return None, False, positions
@@ -152,7 +155,12 @@ class FetchSessions:
             )
         if session.uses_ids != by_id:
             raise FetchSessionTopicIdError
+        before = len(session.positions)
         session.update(req)
+        self._position_count += len(session.positions) - before
+        if self._position_count > MAX_POSITIONS and len(session.positions) > before:
+            self._close(session.session_id)  # the client begins anew, and has to do without
+            raise FetchSessionIdNotFound("the sessions have grown too large")
         session.epoch = 1 if session.epoch == MAX_EPOCH else session.epoch + 1
         session.last_used = self._clock.monotonic()
         self._sessions.move_to_end(session.session_id)
@@ -160,14 +168,20 @@ class FetchSessions:
 
     def _open(self, by_id: bool, positions: dict[PartitionKey, FetchPosition]) -> FetchSession | None:
         now = self._clock.monotonic()
-        if len(self._sessions) >= self._slots:
+        if len(positions) > MAX_POSITIONS:
+            return None
+        while len(self._sessions) >= self._slots or self._position_count + len(positions) > MAX_POSITIONS:
             oldest = next(iter(self._sessions.values()), None)
             if oldest is None or now - oldest.last_used < self._min_eviction_seconds:
                 return None
-            del self._sessions[oldest.session_id]
+            self._close(oldest.session_id)
         session_id = self._random.randrange(1, MAX_EPOCH)
         while session_id in self._sessions:
             session_id = self._random.randrange(1, MAX_EPOCH)
         session = FetchSession(session_id, by_id, positions, 1, now)
         self._sessions[session_id] = session
+        self._position_count += len(positions)
         return session
+
+    def _close(self, session_id: int) -> None:
+        self._position_count -= len(self._sessions.pop(session_id).positions)

@@ -236,7 +236,9 @@ class Router:
 
         timer = asyncio.get_running_loop().call_later(TURN_SECONDS, release)
         try:
-            result = route.handler(context, route.request.decode(frame, context.version, body))
+            request = route.request.decode(frame, context.version, body)
+            await asyncio.sleep(0)  # each takes its time: others have their turn in between
+            result = route.handler(context, request)
             if isinstance(result, Response) or result is None:
                 return result
             assert not isinstance(result, Promise)

@@ -31,7 +31,7 @@ from millstream.protocol.types import Buffer, WireType, wire_type
 
 UNSET: Any = codegen.UNSET
 ALL_VERSIONS = 32767
-MAX_REQUEST_ELEMENTS = 262_144
+MAX_REQUEST_ELEMENTS = 131_072
 """A request is decoded in one go while all other clients wait, so there is an end to what it may list."""
 
 
