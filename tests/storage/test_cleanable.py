@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +9,7 @@ import pytest
 
 from millstream.storage.cleanable import Cleanable, find_cleanable
 from tests.storage.ledger import COMPACTED, Ledger
-from tests.storage.logs import NOW_MS, FaultyDisk
+from tests.storage.logs import NOW_MS, FaultyDisk, append, batch
 
 
 @pytest.fixture
@@ -51,6 +53,30 @@ def test_young_records_are_left_alone(ledger: Ledger) -> None:
     assert look(ledger, min_compaction_lag_ms=7000).end_offset == 6
     nothing = look(ledger, min_compaction_lag_ms=20_000)
     assert (nothing.end_offset, nothing.dirty_bytes, nothing.is_due) == (0, 0, False)
+
+
+@pytest.mark.parametrize("change_ms", [-1000, 1_000_000_000])
+def test_what_a_damaged_time_index_says_of_their_age_is_not_believed(ledger: Ledger, change_ms: int) -> None:
+    path = Path(ledger.log.segments[2].path).with_suffix(".timeindex")
+    ledger.reopen()
+    *earlier, (timestamp, offset) = struct.iter_unpack(">qi", path.read_bytes())
+    entries = [*earlier, (timestamp + change_ms, offset)]
+    path.write_bytes(b"".join(struct.pack(">qi", *entry) for entry in entries))
+    ledger.reopen()
+    # by the batches the newest records of the last two segments are 4 and 1 seconds old
+    assert look(ledger, min_compaction_lag_ms=3999).end_offset == 9
+    assert look(ledger, min_compaction_lag_ms=4001).end_offset == 6
+
+
+def test_records_without_a_timestamp_are_as_old_as_their_file(ledger: Ledger) -> None:
+    ledger.log.roll()
+    append(ledger.log, batch(b"x", b"y", timestamp=-1))
+    ledger.log.roll()
+    ledger.log.cleaned_until = 13
+    written_s = ledger.clock.now_ms() / 1000 - 5
+    os.utime(ledger.log.segments[-2].path, (written_s, written_s))
+    assert look(ledger, min_compaction_lag_ms=4000).end_offset == 15
+    assert look(ledger, min_compaction_lag_ms=6000).end_offset == 13
 
 
 def test_the_dirty_ratio_decides(ledger: Ledger) -> None:

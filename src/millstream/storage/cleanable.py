@@ -2,7 +2,8 @@
 
 A log is clean below `Log.cleaned_until` and dirty above. Compaction reaches up to the first segment
 that is active, or holds records at or beyond the last stable offset, or records younger than
-min.compaction.lag.ms.
+min.compaction.lag.ms: as in Kafka by the records' own timestamps, whoever set them, or by the file's if they
+have none. What the time index says of that is held against the batches first.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from millstream.storage.segment import MAX_RELATIVE_OFFSET, Segment
+from millstream.storage.time_check import confirm_timestamps
 
 if TYPE_CHECKING:
     from millstream.storage.log import Log
@@ -62,8 +64,10 @@ def find_cleanable(log: Log, stable_offset: int, now_ms: int) -> Cleanable:
             continue
         if following.base_offset > stable_offset:
             break
-        if config.min_compaction_lag_ms > 0 and segment.max_timestamp > now_ms - config.min_compaction_lag_ms:
-            break
+        if config.min_compaction_lag_ms > 0 and segment.size:
+            confirm_timestamps(segment)
+            if segment.age_timestamp() > now_ms - config.min_compaction_lag_ms:
+                break
         dirty_bytes += segment.size
         end_offset = following.base_offset
         is_overdue = is_overdue or (

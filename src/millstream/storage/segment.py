@@ -247,7 +247,7 @@ class Segment:
             return self.created_ms
 
     def age_timestamp(self) -> int:
-        """The timestamp by which retention judges the segment."""
+        """The timestamp by which retention and compaction judge the segment."""
         found = self.max_timestamp
         if found > NO_TIMESTAMP:
             return max(found, self._least_age_ms)
