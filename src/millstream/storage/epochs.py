@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
+from threading import Lock
 
 from millstream.storage.checkpoints import BadCheckpoint, format_checkpoint, parse_checkpoint
 
@@ -21,14 +22,17 @@ _START = itemgetter(1)
 
 
 class Epochs:
-    """Epoch → first offset. One thread changes it; `entries` is replaced, never changed: others may read."""
+    """Epoch → first offset. `entries` is replaced, never changed: any thread may read. One thread changes it,
+    but for what a reader corrects.
+    """
 
-    __slots__ = ("_doubted", "_observed", "entries", "is_changed", "latest")
+    __slots__ = ("_doubted", "_lock", "_observed", "entries", "is_changed", "latest")
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
         self.is_changed = False
         self._observed = 0
         self._doubted = UNKNOWN_EPOCH
+        self._lock = Lock()
         self._set(tuple(entries))
 
     @classmethod
@@ -56,9 +60,29 @@ class Epochs:
         """
         if epoch <= UNKNOWN_EPOCH or epoch == self.latest:
             return
-        kept = [entry for entry in self.entries if entry[0] < epoch and entry[1] < start_offset]
-        self._set((*kept, (epoch, start_offset)))
-        self.is_changed = True
+        with self._lock:
+            kept = [entry for entry in self.entries if entry[0] < epoch and entry[1] < start_offset]
+            self._set((*kept, (epoch, start_offset)))
+            self.is_changed = True
+
+    def correct(self, epoch: int, base_offset: int, next_offset: int) -> bool:
+        """Note that the records from `base_offset` up to `next_offset` are of `epoch`, which fits there.
+
+        False if that is known.
+        """
+        with self._lock:
+            following = self.epoch_of(next_offset)
+            if self.epoch_of(next_offset - 1) == epoch:
+                return False
+            entries = [entry for entry in self.entries if entry[1] < base_offset and entry[0] <= epoch]
+            if not entries or entries[-1][0] < epoch:
+                entries.append((epoch, base_offset))
+            later = [entry for entry in self.entries if entry[1] >= next_offset and entry[0] > epoch]
+            if following > epoch and (not later or later[0][1] > next_offset):
+                entries.append((following, next_offset))
+            self._set((*entries, *later))
+            self.is_changed = True
+            return True
 
     def observe(self, epoch: int, offset: int) -> None:
         """Take the epoch of a batch that recovery found at `offset`, in offset order.
@@ -116,18 +140,20 @@ class Epochs:
 
     def truncate_end(self, end_offset: int) -> None:
         """Drop the epochs that start at `end_offset` or later."""
-        kept = tuple(entry for entry in self.entries if entry[1] < end_offset)
-        if len(kept) < len(self.entries):
-            self._set(kept)
-            self.is_changed = True
+        with self._lock:
+            kept = tuple(entry for entry in self.entries if entry[1] < end_offset)
+            if len(kept) < len(self.entries):
+                self._set(kept)
+                self.is_changed = True
 
     def truncate_start(self, start_offset: int) -> None:
         """Drop the epochs that end before `start_offset`; the one that holds it then starts there."""
-        entries = self.entries
-        found = bisect_right(entries, start_offset, key=_START)
-        if found and (found > 1 or entries[0][1] < start_offset):
-            self._set(((entries[found - 1][0], start_offset), *entries[found:]))
-            self.is_changed = True
+        with self._lock:
+            entries = self.entries
+            found = bisect_right(entries, start_offset, key=_START)
+            if found and (found > 1 or entries[0][1] < start_offset):
+                self._set(((entries[found - 1][0], start_offset), *entries[found:]))
+                self.is_changed = True
 
     def _set(self, entries: tuple[tuple[int, int], ...]) -> None:
         self.entries = entries

@@ -6,15 +6,13 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from millstream.errors import KafkaStorageError
-from millstream.protocol.batch import BatchHeader, read_header
 from millstream.storage import names, truncation
 from millstream.storage.checkpoints import BadCheckpoint
 from millstream.storage.disk import Disk
+from millstream.storage.epoch_check import checked_epochs
 from millstream.storage.epochs import Epochs
 from millstream.storage.log import Log
 from millstream.storage.producer_state import ProducerState
-from millstream.storage.reading import locate
 from millstream.storage.recovery import find_end_offset, observed_epochs, rebuild_segment, replay_producers
 from millstream.storage.segment import SUFFIXES, Segment
 from millstream.storage.segment_list import SegmentList
@@ -116,7 +114,7 @@ def load_log(
         # When a log's start is raised, so is that of its first leader epoch, which is written down later.
         start_offset = epochs.entries[0][1] if epochs.entries else 0
     if end_offset is not None:
-        epochs = _checked_epochs(epochs, segments, start_offset, end_offset)
+        epochs = checked_epochs(epochs, segments, start_offset, end_offset)
         recovery_point = end_offset
         producers = ProducerState(end_offset)
         if snapshots:
@@ -310,45 +308,6 @@ def _load_epochs(disk: Disk, folder: str, found: set[str], segments: SegmentList
     epochs = observed_epochs(segments)
     disk.replace_file(path, epochs.encode())
     return epochs
-
-
-def _checked_epochs(epochs: Epochs, segments: SegmentList, start_offset: int, end_offset: int) -> Epochs:
-    """The leader epochs as they were written down, unless the batches at the first, the latest or the log's
-    end say otherwise. (To look at all would open too many files for a start.)
-
-    Two batches in a row that agree with each other and not with the file show that it is the file that is
-    wrong; of one alone it is not known, and it is not served.
-    """
-    starts = [start for _, start in epochs.entries if start > start_offset]
-    for edge in {end_offset, *starts[:1], *starts[-1:]} if epochs.entries else ():
-        after = _batch_at(segments, edge)
-        before = _batch_at(segments, edge - 1)
-        for one, other in (
-            (after, after and _batch_at(segments, after.next_offset)),
-            (before, before and _batch_at(segments, before.base_offset - 1)),
-        ):
-            if one is None or other is None or one.leader_epoch != other.leader_epoch:
-                continue
-            pair = [header.base_offset for header in (one, other)]
-            if all(
-                start_offset <= base < end_offset and epochs.epoch_of(base) != one.leader_epoch
-                for base in pair
-            ):
-                path = f"{segments.first.path.rpartition('/')[0]}/{names.EPOCHS_FILE}"
-                log.warning("%s does not agree with the batches, and is made again from these", path)
-                return observed_epochs(segments)
-    return epochs
-
-
-def _batch_at(segments: SegmentList, offset: int) -> BatchHeader | None:
-    """The first batch that ends at or after an offset; None if there is none, or it cannot be found."""
-    if offset < segments.first.base_offset:
-        return None
-    try:
-        found = locate(segments, offset, 0)
-    except KafkaStorageError:
-        return None
-    return None if found is None else read_header(found.data, found.start)
 
 
 def _offsets(found: set[str], suffix: str) -> list[int]:

@@ -7,23 +7,23 @@ read, look up timestamps, and flush meanwhile. An offset below `end_offset` is i
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Sequence
-from errno import EIO
 from struct import Struct
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from millstream.errors import KafkaStorageError, OffsetOutOfRange, RecordListTooLarge
 from millstream.protocol.batch import BatchHeader, ControlMarker, read_header
-from millstream.storage import retention, timestamps, truncation
+from millstream.storage import epoch_check, retention, timestamps, truncation
 from millstream.storage.damage import NOT_KNOWN, Damage, DamagedLog, Sound, sound_part
 from millstream.storage.disk import Buffer
 from millstream.storage.epochs import Epochs
 from millstream.storage.files import is_temporary, is_without_room
 from millstream.storage.flusher import Flusher
 from millstream.storage.producer_state import DAY_MS, Producer, ProducerState
-from millstream.storage.reading import Slice, read_slice
+from millstream.storage.reading import OtherEpoch, Slice, read_slice
 from millstream.storage.replay import note_marker, read_marker
 from millstream.storage.rolling import Rolling
 from millstream.storage.segment import MAX_RELATIVE_OFFSET, Segment
@@ -364,6 +364,11 @@ class Log:
             except (OSError, KafkaStorageError) as error:
                 if self.is_changed_since(segments):
                     continue
+                if isinstance(error, OtherEpoch):
+                    if nowait:  # what is around it may not be in memory
+                        raise BlockingIOError(errno.EAGAIN, "not in memory", str(self.partition)) from error
+                    if epoch_check.mend(self.epochs, segments, error, end_offset):
+                        continue
                 self._note_damage(error, offset)
                 if isinstance(error, OSError):
                     raise KafkaStorageError(f"reading {self.partition}: {error}") from error
@@ -385,7 +390,7 @@ class Log:
             return
         if isinstance(error, DamagedLog):
             self._damage = Damage(error.segment, offset, error.position)
-        elif isinstance(error, OSError) and error.errno == EIO:
+        elif isinstance(error, OSError) and error.errno == errno.EIO:
             segment = self.segments.floor(offset)
             self._damage = Damage(segment, offset, NOT_KNOWN)
         else:

@@ -3,7 +3,8 @@
 A batch's CRC does not cover its base offset, length, leader epoch and magic byte. So these are held
 against what surrounds them: the batch before (or the index entry, or the segment's base offset),
 the batch after (or the next segment's base offset, or the log's end), and the log's leader epochs.
-In a log without gaps no single changed byte passes.
+In a log without gaps no single changed byte passes, but for a leader epoch that fits as well (see
+`epoch_check`).
 
 Everything here runs in any thread, on a SegmentList that was taken once.
 """
@@ -37,6 +38,16 @@ class Slice(NamedTuple):
     """The base offset of the first batch; the offset asked for if there is none."""
     next_offset: int
     """The offset after the last record; the offset asked for if there is none."""
+
+
+class OtherEpoch(DamagedLog):
+    """A good batch whose leader epoch is not the one that the log knows for its offset."""
+
+    def __init__(self, damaged: DamagedLog, epoch: int, base_offset: int, next_offset: int) -> None:
+        super().__init__(damaged.message, damaged.segment, damaged.position)
+        self.epoch = epoch
+        self.base_offset = base_offset
+        self.next_offset = next_offset
 
 
 class Located(NamedTuple):
@@ -172,7 +183,9 @@ def read_slice(
         bad = _find_other_epoch(data, start, stop, epochs)
         if bad >= 0:
             if bad == start:
-                raise corrupt(segment, position + start, "its leader epoch is not that of its offset")
+                what = corrupt(segment, position + start, "its leader epoch is not that of its offset")
+                epoch = _HEAD.unpack_from(data, start)[2]
+                raise OtherEpoch(what, epoch, first_offset, _cut(data, start, start + 1, limit)[1])
             stop, next_offset = _cut(data, start, bad, limit)
     segments.remember(next_offset, segment, position + stop)
     return Slice(data[start:stop], first_offset, next_offset)
