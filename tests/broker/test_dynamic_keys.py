@@ -17,9 +17,11 @@ from millstream.broker.housekeeping import Housekeeping
 from millstream.broker.server import Broker
 from millstream.broker.transaction_admission import TransactionAdmission
 from millstream.cluster.throttle import Throttle
+from millstream.config.alter import AlterOp, Op, altered
 from millstream.config.broker import BrokerConfig
 from millstream.config.broker_keys import BROKER_KEYS
 from millstream.config.topic import TOPIC_KEYS
+from millstream.controller import tree
 from millstream.controller.topics import NewTopic
 from millstream.coordinator.groups.settings import Settings as GroupSettings
 from millstream.errors import InvalidConfig, InvalidRecord
@@ -330,5 +332,38 @@ def test_where_a_broker_listens_cannot_be_changed_while_it_runs(tmp_path: Path, 
             with pytest.raises(InvalidConfig, match="cannot be changed while"):
                 await alter(broker, **{name: "PLAINTEXT://:1" if name == "listeners" else "PLAINTEXT:SSL"})
             assert broker.config[name] == before
+
+    asyncio.run(main())
+
+
+def test_one_value_that_does_not_hold_here_does_not_keep_others_from_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An older version may have written it, or the broker had another listener when it was set."""
+    gone = "listener.name.gone.max.connections"
+
+    async def change(broker: Broker, **texts: str) -> None:
+        ops = [AlterOp(name.replace("_", "."), Op.SET, text) for name, text in texts.items()]
+        await broker.controller.set_broker_config(
+            "1", lambda texts: altered(texts, ops, BROKER_KEYS, broker.config), validate_only=False
+        )
+
+    def said(of: str) -> list[str]:
+        return [each.levelname for each in caplog.records if of in each.getMessage()]
+
+    async def main() -> None:
+        async with asyncio.timeout(60), broker_in(tmp_path) as broker:
+            await alter(broker, log_retention_ms="5000")
+            config = {"listeners": "PLAINTEXT://:1", gone: "7", "log.retention.ms": "6000"}
+            await broker.registry.set(f"{tree.BROKER_CONFIGS}/1", tree.dump(tree.ConfigNode(config)))
+        async with asyncio.timeout(60), broker_in(tmp_path) as broker:
+            assert broker.config["log.retention.ms"] == 6000
+            assert broker.config["listeners"] == (SETTINGS["listeners"],)
+            await change(broker, log_retention_ms="7000")
+            assert broker.config["log.retention.ms"] == 7000
+            assert said("for listeners does not count") == ["WARNING"]
+            assert said(f"{gone} does not hold on this broker") == ["WARNING"]
+            with pytest.raises(InvalidConfig, match="none of the listeners"):
+                await change(broker, **{gone.replace(".", "_"): "8"})
 
     asyncio.run(main())

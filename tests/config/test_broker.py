@@ -170,6 +170,23 @@ def test_a_bad_change_while_running_changes_nothing(layer: str, texts: dict[str,
     assert ([dict(each.texts) for each in config.layers], config.log_config) == before
 
 
+def test_the_part_that_may_be_set_while_running() -> None:
+    low, high = "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"
+    config = BrokerConfig({high: "5"})
+    own = {"listeners": "PLAINTEXT://:1", low: "9", "message.max.bytes": "2000"}
+    default = {"log.retention.ms": "x", high: "10", "node.id": "4"}
+    broker, every, refused = config.valid_part(own, default)
+    assert (broker, every) == (
+        {low: "9", "message.max.bytes": "2000"},
+        {high: "10"},
+    )  # one fits with the other
+    assert set(refused) == {"listeners", "log.retention.ms", "node.id"}
+    assert "cannot be changed while" in refused["listeners"]
+    assert [each.texts for each in config.layers[:2]] == [{}, {}]
+    config.set_dynamic(broker, every)
+    assert config[low] == 9
+
+
 def test_both_layers_change_or_none() -> None:
     config = BrokerConfig()
     with pytest.raises(InvalidConfig):

@@ -95,14 +95,20 @@ def test_other_nodes_that_cannot_be_read_count_for_nothing() -> None:
         await registry.start()
         for path, data in (
             (f"{tree.BROKER_CONFIGS}/1", b'{"config": {"min.insync.replicas": "2"}}'),
-            (f"{tree.BROKER_CONFIGS}/2", b'{"config": {"min.insync.replicas": "many"}}'),
+            (
+                f"{tree.BROKER_CONFIGS}/2",
+                b'{"config": {"min.insync.replicas": "many", "log.retention.ms": "9"}}',
+            ),
             (f"{tree.BROKER_CONFIGS}/{tree.DEFAULT_BROKER}", b"{"),
             (f"{tree.SEEN_BROKERS}/1", b'{"epoch": 5, "version": 1}'),
             (f"{tree.SEEN_BROKERS}/2", b"five"),
             (f"{tree.SEEN_BROKERS}/stranger", b"{}"),
         ):
             await registry.create(path, data, make_parents=True)
-        assert await read_broker_configs(registry) == {"1": {"min.insync.replicas": "2"}}
+        assert await read_broker_configs(registry) == {
+            "1": {"min.insync.replicas": "2"},
+            "2": {"log.retention.ms": "9"},
+        }
         assert await read_seen(registry) == {1: tree.SeenNode(5), 2: tree.SeenNode(-1, is_doubted=True)}
         await registry.close()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -18,7 +18,6 @@ import msgspec
 from millstream.cluster.metadata import PartitionState, Topic, TopicChange
 from millstream.controller import tree
 from millstream.controller.answers import brokers_in, deleted_in, topics_in
-from millstream.controller.picture import MIN_ISR
 from millstream.controller.reading import read_broker
 from millstream.errors import KafkaError, NotController, StaleControllerEpoch, error_for
 from millstream.protocol.messages import ClusterStateRequest, ClusterStateResponse
@@ -63,8 +62,10 @@ class ClusterState:
         """Topics of which it was said that not all that belongs here can be held."""
         self._again_at = float("inf")
         """When everything is asked for again on their account: else nobody may tell of them any more."""
-        self._refused: tuple[dict[str, str], dict[str, str]] | None = None
-        """The configurations that were last told and are not valid here."""
+        self._configured: tuple[dict[str, str], dict[str, str]] = ({}, {})
+        """What was last told of the configuration that is set while running."""
+        self._refused: dict[str, str] = {}
+        """What of that it was said that it is not valid here, and why."""
         self._task: asyncio.Task[None] | None = None
         self._moved = asyncio.Event()
         self._controller_id: int | None = None
@@ -315,27 +316,23 @@ class ClusterState:
         broker = self._broker
         own = {config.name: config.value for config in response.broker_configs}
         default = {config.name: config.value for config in response.default_configs}
-        one, every, _ = broker.config.layers
-        if (one.texts, every.texts) == (own, default) or self._refused == (own, default):
+        if self._configured == (own, default):
             return
+        self._configured = own, default
+        refused: dict[str, str] = {}
         try:
-            changed = broker.config.set_dynamic(broker=own, default=default)
-            self._refused = None
-        except KafkaError as error:
-            log.error("what is set for this broker is not valid here: %s", error.message)
-            self._refused = own, default
-            own, default = _min_isr_alone(one.texts, own), _min_isr_alone(every.texts, default)
-            changed = broker.config.set_dynamic(broker=own, default=default)
+            changed = broker.config.set_dynamic(own, default)
+        except KafkaError:
+            own, default, refused = broker.config.valid_part(own, default)
+            changed = broker.config.set_dynamic(own, default)
+            for name, reason in refused.items():
+                if self._refused.get(name) != reason:
+                    log.warning("what is set for %s does not hold on this broker: %s", name, reason)
+        self._refused = refused
         if changed:
             broker.cleaner.configure()
             for topic in broker.metadata.topics.values():
                 broker.replicas.configure(topic)
-
-
-def _min_isr_alone(now: Mapping[str, str], told: Mapping[str, str]) -> dict[str, str]:
-    """What is set now, with the min.insync.replicas that was told: the controller's elections rest on it."""
-    kept = {name: value for name, value in now.items() if name != MIN_ISR}
-    return {**kept, MIN_ISR: told[MIN_ISR]} if MIN_ISR in told else kept
 
 
 def _named(partitions: Iterable[Partition]) -> list[ClusterStateRequest.FailedTopic]:

@@ -8,6 +8,7 @@ of each layer are kept, since DescribeConfigs shows where a value comes from.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from copy import copy
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,35 @@ class BrokerConfig:
             raise InvalidConfig(str(error)) from None
         names = before.keys() | self._values.keys()
         return frozenset(name for name in names if before.get(name) != self._values.get(name))
+
+    def valid_part(
+        self, broker: Mapping[str, str], default: Mapping[str, str]
+    ) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+        """What of two layers `set_dynamic` takes, and for each name that it does not take the reason.
+
+        A key may be valid only beside another: what does not fit is tried again while others do.
+        """
+        kept: tuple[dict[str, str], dict[str, str]] = ({}, {})
+        trial = copy(self)
+        trial.set_dynamic(*kept)
+        layers = enumerate((broker, default))
+        left = [(number, name, text) for number, texts in layers for name, text in texts.items()]
+        while left:
+            refused: dict[str, str] = {}
+            again = []
+            for number, name, text in left:
+                tried = ({**kept[0]}, {**kept[1]})
+                tried[number][name] = text
+                try:
+                    trial.set_dynamic(*tried)
+                    kept = tried
+                except InvalidConfig as error:
+                    refused[name] = error.message
+                    again.append((number, name, text))
+            if len(again) == len(left):
+                return *kept, refused
+            left = again
+        return *kept, {}
 
     def _resolve(self) -> None:
         values: dict[str, Value] = {name: key.default for name, key in BROKER_KEYS.items()}

@@ -114,7 +114,10 @@ async def read_seen(registry: Registry) -> dict[int, tree.SeenNode]:
 
 
 async def read_broker_configs(registry: Registry) -> dict[str, dict[str, str]]:
-    """What is set while running, by broker, and for all (DEFAULT_BROKER)."""
+    """What is set while running, by broker, and for all (DEFAULT_BROKER).
+
+    A value that may not be set, as an older version may have written it, does not count; others do.
+    """
     names = await registry.children(tree.BROKER_CONFIGS)
     nodes = await _read(registry, (f"{tree.BROKER_CONFIGS}/{name}" for name in names))
     configs = {}
@@ -122,11 +125,22 @@ async def read_broker_configs(registry: Registry) -> dict[str, dict[str, str]]:
         if found is not None:
             try:
                 config = msgspec.json.decode(found.data, type=tree.ConfigNode).config
-                check_dynamic(config, per_broker=name != tree.DEFAULT_BROKER)
-                configs[name] = config
-            except (ValueError, KafkaError) as error:
+            except ValueError as error:
                 log.error("%s/%s counts as empty: it cannot be read: %s", tree.BROKER_CONFIGS, name, error)
+                continue
+            configs[name] = _valid_config(name, config)
     return configs
+
+
+def _valid_config(broker: str, config: dict[str, str]) -> dict[str, str]:
+    valid: dict[str, str] = {}
+    for key, text in config.items():
+        try:
+            check_dynamic({key: text}, per_broker=broker != tree.DEFAULT_BROKER)
+            valid[key] = text
+        except KafkaError as error:
+            log.warning("what %s/%s has for %s does not count: %s", tree.BROKER_CONFIGS, broker, key, error)
+    return valid
 
 
 async def _read(registry: Registry, paths: Iterable[str]) -> list[Node | None]:

@@ -190,7 +190,7 @@ class TopicChanges:
             raise InvalidConfig(f"there is no broker {broker}")
         before = self._picture.configs.get(broker, {})
         after = dict(change(before))
-        self._check(broker, after)
+        self._check(broker, before, after)
         if validate_only:
             return
         write = await self._ledger.config_operation(f"{tree.BROKER_CONFIGS}/{broker}", after)
@@ -206,20 +206,26 @@ class TopicChanges:
         self._feed.publish()
         self._note_min_isr(before, after)
 
-    def _check(self, broker: str, texts: Mapping[str, str]) -> None:
-        """Raise InvalidConfig if a configuration is not valid, as far as this broker can tell."""
+    def _check(self, broker: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+        """Raise InvalidConfig if a configuration is not valid, as far as this broker can tell.
+
+        What was not valid before, and stays as it is, holds nowhere and is not judged.
+        """
         config = self._config
-        own, every, _ = config.layers
-        if broker == tree.DEFAULT_BROKER:
-            before = dict(every.texts)
-            config.set_dynamic(default=texts)
-            config.set_dynamic(default=before)
-        elif broker == str(config.node_id):
-            before = dict(own.texts)
-            config.set_dynamic(broker=texts)
-            config.set_dynamic(broker=before)
+        one, every = (dict(layer.texts) for layer in config.layers[:2])
+        is_default = broker == tree.DEFAULT_BROKER
+        if not is_default and broker != str(config.node_id):
+            check_dynamic(after, per_broker=True)
+            return
+        *_, refused = config.valid_part(one, before) if is_default else config.valid_part(before, every)
+        judged = {
+            name: text for name, text in after.items() if name not in refused or text != before.get(name)
+        }
+        if is_default:
+            config.set_dynamic(default=judged)
         else:
-            check_dynamic(texts, per_broker=True)
+            config.set_dynamic(broker=judged)
+        config.set_dynamic(one, every)
 
     def _note_min_isr(self, before: Mapping[str, str], after: Mapping[str, str]) -> None:
         if before.get(MIN_ISR) != after.get(MIN_ISR):
