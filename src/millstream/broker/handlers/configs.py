@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from millstream.broker.router import LONG_LIST_BYTES, Context, handles
 from millstream.config.alter import AlterOp, altered
 from millstream.config.broker_keys import BROKER_KEYS
 from millstream.config.describe import Described, describe_broker, describe_topic
 from millstream.config.group import GROUP_CONFIG_KEYS, describe_group
+from millstream.config.keys import ConfigKey
 from millstream.config.topic import TOPIC_KEYS
 from millstream.controller.tree import DEFAULT_BROKER
 from millstream.errors import InvalidConfig, InvalidRequest, KafkaError
@@ -29,6 +31,9 @@ TOPIC = 2
 BROKER = 4
 GROUP = 32
 
+Change = Callable[[Mapping[str, str], Mapping[str, ConfigKey]], Mapping[str, str]]
+"""From what a resource sets now, and the keys that it may set, to what it sets then."""
+Alteration = TypeVar("Alteration", IncrementalAlterConfigsResponse, AlterConfigsResponse)
 
 MAX_DESCRIBED = 500_000
 """How many values, their synonyms counted, one answer tells: those of 14,000 topics without synonyms."""
@@ -175,131 +180,82 @@ def _described(config: Described, with_synonyms: bool, with_documentation: bool)
 async def incremental_alter_configs(
     ctx: Context, req: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
-    """v1 flexible. Set, delete, append and subtract, all of a resource or none (KIP-339).
+    """v1 flexible. Set, delete, append and subtract, all of a resource or none (KIP-339)."""
 
-    Clients send this to any broker, so one that is not the controller passes it on.
-    """
-    if not ctx.broker.controller.is_active and not ctx.is_internal:
-        try:
-            _check_brokers(ctx, req.resources)
-            return await ctx.broker.controller_link.ask(
-                req, IncrementalAlterConfigsResponse, _timeout_ms(ctx)
-            )
-        except KafkaError as error:
-            return IncrementalAlterConfigsResponse(
-                responses=[
-                    IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
-                        error_code=error.code,
-                        error_message=error.message,
-                        resource_type=resource.resource_type,
-                        resource_name=resource.resource_name,
-                    )
-                    for resource in req.resources
-                ]
-            )
-    response, pauses = IncrementalAlterConfigsResponse(responses=[]), Pauses()
-    asked = _asked(req.resources)
-    for resource in req.resources:
-        if pauses.is_due:
-            await pauses.take()
-        result = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
-            error_code=0,
-            error_message="",
-            resource_type=resource.resource_type,
-            resource_name=resource.resource_name,
-        )
-        response.responses.append(result)
+    def change(resource: IncrementalAlterConfigsRequest.AlterConfigsResource) -> Change:
         ops = [AlterOp(config.name, config.config_operation, config.value) for config in resource.configs]
-        try:
-            _check_once(asked, resource.resource_type, resource.resource_name)
-            await _alter(ctx, resource.resource_type, resource.resource_name, ops, req.validate_only)
-        except KafkaError as error:
-            result.error_code = error.code
-            result.error_message = error.message
-    return response
+        return lambda texts, keys: altered(texts, ops, keys, ctx.broker.config)
 
-
-async def _alter(
-    ctx: Context, resource_type: int, name: str, ops: list[AlterOp], validate_only: bool
-) -> None:
-    controller, config = ctx.broker.controller, ctx.broker.config
-    if resource_type == TOPIC:
-        await controller.set_topic_config(
-            name, lambda texts: altered(texts, ops, TOPIC_KEYS, config), validate_only=validate_only
-        )
-    elif resource_type == BROKER:
-        await controller.set_broker_config(
-            _broker_name(ctx, name),
-            lambda texts: altered(texts, ops, BROKER_KEYS, config),
-            validate_only=validate_only,
-        )
-    elif resource_type == GROUP:
-        await ctx.broker.group_topics.configs.alter(
-            name, lambda texts: altered(texts, ops, GROUP_CONFIG_KEYS, config), validate_only=validate_only
-        )
-    else:
-        raise InvalidRequest(
-            f"resources of type {resource_type} cannot be altered; topics (2), brokers (4), groups (32) can"
-        )
+    return await _answer(ctx, req, IncrementalAlterConfigsResponse, change)
 
 
 @handles(AlterConfigsRequest, large_bytes=LONG_LIST_BYTES)
 async def alter_configs(ctx: Context, req: AlterConfigsRequest) -> AlterConfigsResponse:
     """v2 flexible. Replaces all that a resource sets; clients have moved to the incremental form."""
+
+    def change(resource: AlterConfigsRequest.AlterConfigsResource) -> Change:
+        replaced: dict[str, str] = {}
+        for config in resource.configs:
+            if config.value is None:
+                raise InvalidConfig(f"{config.name} has no value")
+            replaced[config.name] = config.value
+        return lambda _texts, _keys: replaced
+
+    return await _answer(ctx, req, AlterConfigsResponse, change)
+
+
+async def _answer(
+    ctx: Context,
+    req: IncrementalAlterConfigsRequest | AlterConfigsRequest,
+    response: type[Alteration],
+    change: Callable[[Any], Change],
+) -> Alteration:
+    """What became of each resource, by the change that `change` makes of it.
+
+    Clients send this to any broker, so one that is not the controller passes it on.
+    """
+    refusal: KafkaError | None = None
     if not ctx.broker.controller.is_active and not ctx.is_internal:
         try:
             _check_brokers(ctx, req.resources)
-            return await ctx.broker.controller_link.ask(req, AlterConfigsResponse, _timeout_ms(ctx))
+            return await ctx.broker.controller_link.ask(req, response, _timeout_ms(ctx))
         except KafkaError as error:
-            return AlterConfigsResponse(
-                responses=[
-                    AlterConfigsResponse.AlterConfigsResourceResponse(
-                        error_code=error.code,
-                        error_message=error.message,
-                        resource_type=resource.resource_type,
-                        resource_name=resource.resource_name,
-                    )
-                    for resource in req.resources
-                ]
-            )
-    response, pauses = AlterConfigsResponse(responses=[]), Pauses()
+            refusal = error
+    answer, pauses = response(responses=[]), Pauses()
     asked = _asked(req.resources)
     for resource in req.resources:
         if pauses.is_due:
             await pauses.take()
-        result = AlterConfigsResponse.AlterConfigsResourceResponse(
-            error_code=0,
-            error_message="",
-            resource_type=resource.resource_type,
-            resource_name=resource.resource_name,
+        kind, name = resource.resource_type, resource.resource_name
+        result = response.AlterConfigsResourceResponse(
+            error_code=0, error_message="", resource_type=kind, resource_name=name
         )
-        response.responses.append(result)
+        answer.responses.append(result)
         try:
-            _check_once(asked, resource.resource_type, resource.resource_name)
-            texts: dict[str, str] = {}
-            for each in resource.configs:
-                if each.value is None:
-                    raise InvalidConfig(f"{each.name} has no value")
-                texts[each.name] = each.value
-            await _replace(ctx, resource.resource_type, resource.resource_name, texts, req.validate_only)
+            if refusal is not None:
+                raise refusal
+            _check_once(asked, kind, name)
+            await _alter(ctx, kind, name, change(resource), req.validate_only)
         except KafkaError as error:
             result.error_code = error.code
             result.error_message = error.message
-    return response
+    return answer
 
 
-async def _replace(
-    ctx: Context, resource_type: int, name: str, texts: Mapping[str, str], validate_only: bool
-) -> None:
+async def _alter(ctx: Context, resource_type: int, name: str, change: Change, validate_only: bool) -> None:
     controller = ctx.broker.controller
     if resource_type == TOPIC:
-        await controller.set_topic_config(name, lambda _: texts, validate_only=validate_only)
+        await controller.set_topic_config(
+            name, lambda texts: change(texts, TOPIC_KEYS), validate_only=validate_only
+        )
     elif resource_type == BROKER:
         await controller.set_broker_config(
-            _broker_name(ctx, name), lambda _: texts, validate_only=validate_only
+            _broker_name(ctx, name), lambda texts: change(texts, BROKER_KEYS), validate_only=validate_only
         )
     elif resource_type == GROUP:
-        await ctx.broker.group_topics.configs.alter(name, lambda _: texts, validate_only=validate_only)
+        await ctx.broker.group_topics.configs.alter(
+            name, lambda texts: change(texts, GROUP_CONFIG_KEYS), validate_only=validate_only
+        )
     else:
         raise InvalidRequest(
             f"resources of type {resource_type} cannot be altered; topics (2), brokers (4), groups (32) can"
