@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 import pytest
 
-from millstream.broker import server
 from millstream.broker.server import PEER_LISTENER, Broker
 from millstream.config.broker import BrokerConfig
 from millstream.config.keys import ConfigError
-from millstream.registry.memory import MemoryRegistry
+from tests.zookeeper import ZookeeperServer
 
 TWO = {
     "listeners": "PLAINTEXT://127.0.0.1:0,OTHER://127.0.0.1:0",
@@ -87,16 +86,14 @@ def test_brokers_find_a_place_on_a_listener_that_is_theirs(tmp_path: Path, peers
         ("0.0.0.0", "sqlite", "127.0.0.1"),
         ("0.0.0.0", "memory", "127.0.0.1"),
         ("[::]", "sqlite", "::1"),
-        ("0.0.0.0", "zookeeper://zk1/millstream", "0.0.0.0"),
+        ("0.0.0.0", "zookeeper", "0.0.0.0"),
     ],
 )
 def test_brokers_of_one_machine_listen_to_one_another_on_that_machine_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listen: str, registry: str, expected: str
+    tmp_path: Path, listen: str, registry: str, expected: str
 ) -> None:
     if expected == "::1" and not has_ipv6():
         pytest.skip("this machine has no IPv6")
-    if registry.startswith("zookeeper"):
-        monkeypatch.setattr(server, "make_registry", lambda *_: MemoryRegistry())
     settings = {
         "listeners": f"PLAINTEXT://{listen}:0",
         "advertised.listeners": "PLAINTEXT://localhost:9092",
@@ -104,7 +101,7 @@ def test_brokers_of_one_machine_listen_to_one_another_on_that_machine_alone(
     }
 
     async def main() -> None:
-        async with asyncio.timeout(60), broker_in(tmp_path, settings) as broker:
+        async with asyncio.timeout(60), broker_in(tmp_path / "data", settings) as broker:
             sockets = [each for one in broker.listeners[PEER_LISTENER]._servers for each in one.sockets]
             assert {each.getsockname()[0] for each in sockets} == {expected}
             endpoint = broker.metadata.brokers[1].peer_endpoint
@@ -112,7 +109,11 @@ def test_brokers_of_one_machine_listen_to_one_another_on_that_machine_alone(
             assert endpoint.host == ("localhost" if expected == "0.0.0.0" else expected)
             assert [each.host for each in broker.endpoints] == ["localhost"]
 
-    asyncio.run(main())
+    with ExitStack() as stack:
+        if registry == "zookeeper":
+            server = stack.enter_context(ZookeeperServer(tmp_path / "zookeeper"))
+            settings["registry"] = f"zookeeper://{server.address}/millstream"
+        asyncio.run(main())
 
 
 def test_an_address_that_nobody_knows_is_said_with_its_key(tmp_path: Path) -> None:
