@@ -10,6 +10,7 @@ import pytest
 
 from millstream.config.log import LogConfig
 from millstream.storage.log import Log
+from millstream.storage.log_dir import LogDir
 from tests.storage.logs import PARTITION, TOPIC_ID, World, append, batch
 
 
@@ -102,4 +103,45 @@ def test_a_batch_that_a_start_finds_damaged_is_no_longer_counted_on(world: World
         store = world.store(boot_id="x")
         assert not store.kept_all
         store.mark_boot()
+        store.close(clean=False)
+
+
+def test_a_log_that_ends_before_what_was_durable_has_lost_records(world: World) -> None:
+    """Nobody need have written down that they were committed."""
+    store = world.store(boot_id="x")
+    store.mark_boot()
+    log = store.create(PARTITION, TOPIC_ID, LogConfig())
+    for _ in range(5):
+        append(log, batch(b"a record of some length" * 5))
+    log.flush()
+    store.checkpoint()
+    store.close(clean=False)
+    store = world.store(boot_id="x")
+    assert store.kept_all
+    store.close(clean=False)
+    Lost.cut_off(log)
+    for _ in range(2):
+        store = world.store(boot_id="x")
+        assert not store.kept_all
+        store.close(clean=False)
+
+
+@pytest.mark.parametrize("what", [Lost.cut_off, Lost.changed_byte, Lost.changed_length])
+def test_what_was_lost_after_a_clean_stop_is_found_by_a_start_after_one_that_was_killed(
+    world: World, what: Callable[[Log], None]
+) -> None:
+    """The first one has taken the mark of the clean stop, and that is all that it did."""
+    store = world.store(boot_id="x")
+    log = store.create(PARTITION, TOPIC_ID, LogConfig())
+    for _ in range(5):
+        append(log, batch(b"a record of some length" * 5))
+    store.close()
+    what(log)
+    killed = LogDir(world.disk, f"{world.path}/a")
+    killed.open("cluster", 1, TOPIC_ID, "x")
+    assert killed.kept_all
+    killed.release()
+    for _ in range(2):
+        store = world.store(boot_id="x")
+        assert not store.kept_all
         store.close(clean=False)

@@ -213,7 +213,8 @@ def _recover(
             segment.spill()
         _sync_aborted(around, folder, segment)
         has_lost_end = rebuilt.end_offset != upper_offset and upper_offset > gaps_until
-        if on_lost is not None and (not rebuilt.is_whole or (gone and (rebuilt.is_cut or has_lost_end))):
+        is_short = rebuilt.is_cut or has_lost_end if gone else rebuilt.end_offset < recovery_point
+        if on_lost is not None and (is_short or not rebuilt.is_whole):
             on_lost()
         if gone and not rebuilt.is_damaged and (rebuilt.is_cut or has_lost_end):
             log.warning("%s: the %d segments after the torn one go", folder, len(gone))
