@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import Protocol
 from uuid import UUID
 
 from millstream.clock import Clock
@@ -23,6 +23,7 @@ from millstream.storage.known_dirs import KnownDirs
 from millstream.storage.loading import create_log, load_log
 from millstream.storage.log import Log
 from millstream.storage.log_dir import LogDir
+from millstream.storage.lost_records import LoadedDir, loaded_dir, look_for_lost
 from millstream.storage.partition_metadata import read_topic_id, write_topic_id
 from millstream.storage.surroundings import Surroundings
 from millstream.storage.transaction_check import known_indexes
@@ -57,18 +58,6 @@ class Each(Protocol):
 
 class NoLogDir(MillstreamError):
     """None of the log dirs can be used."""
-
-
-class _Loaded(NamedTuple):
-    """A dir that could be read."""
-
-    folder: LogDir
-    partitions: set[TopicPartition]
-    """Those whose logs are in it."""
-    committed: dict[TopicPartition, int]
-    """Up to where was committed what it held before, but for deleted logs."""
-    noted: Collection[TopicPartition]
-    """The logs that it had before."""
 
 
 class Store:
@@ -113,7 +102,7 @@ class Store:
         self._is_missing_logs = False
         self.missed: list[str] = []
         """Folders of logs that were taken away while no process worked here."""
-        self._loaded: list[_Loaded] = []
+        self._loaded: list[LoadedDir] = []
 
     def __len__(self) -> int:
         return len(self._logs)
@@ -150,7 +139,6 @@ class Store:
         if all(folder.has_failed for folder in self.dirs):
             self.release()
             raise NoLogDir(f"none of the log dirs can be used: {', '.join(d.path for d in self.dirs)}")
-        self._look_for_lost()
         self._tidy()
         self._known_dirs.look()
         self._known_dirs.remember(self._not_written)
@@ -191,39 +179,33 @@ class Store:
                 self._doubles.setdefault(partition, []).append((opened, folder, topic_id))
             else:
                 self._add(opened, folder, topic_id)
-        retired = {name.rpartition(".")[0] for name in deleted}
-        committed = {one: offset for one, offset in watermarks.items() if str(one) not in retired}
         partitions = {partition for partition, _ in found}
-        self._loaded.append(_Loaded(folder, partitions, committed, folder.logs.read()))
-
-    def _look_for_lost(self) -> None:
-        """Hold the logs against what was committed of them, where nothing can have been lost."""
-        for folder, _, committed, noted in self._loaded:
-            missed = [str(partition) for partition in noted if partition not in self._logs]
-            if missed and folder.kept_all:
-                first = ", ".join(missed[:10])
-                log.error("%d folders of logs are gone from %s, such as %s", len(missed), folder.path, first)
-                self.missed += missed
-                folder.lost_records()
-            for partition, offset in committed.items() if folder.kept_all else ():
-                found = [one for one, _, _ in self._doubles.get(partition, ())]
-                if partition in self._logs:
-                    found.append(self._logs[partition])
-                if max((one.end_offset for one in found), default=0) < offset:
-                    log.error("%s was committed up to %d, and is not there that far", partition, offset)
-                    folder.lost_records()
+        self._loaded.append(loaded_dir(folder, partitions, watermarks, deleted, folder.logs.read()))
 
     def _tidy(self) -> None:
-        """Write down what loading found, once it is known what was lost."""
+        """Write down what loading found, once it is known, and marked in every dir, what was lost."""
+        for loaded in self._loaded:
+            try:
+                self.missed += look_for_lost(loaded, self._reach, self._logs)
+            except OSError as error:
+                self._dir_failed(loaded.folder, error)
         for folder, partitions, _, _ in self._loaded:
             try:
-                folder.keep_offsets_of(lambda partitions=partitions: partitions)  # type: ignore[misc]
-                if not folder.was_clean:
-                    self._write_checkpoints(folder)  # indexes that recovery made anew are not durable
-                folder.logs.begin({one.partition for one in self._logs_of(folder)})
+                if not folder.has_failed:
+                    folder.keep_offsets_of(lambda partitions=partitions: partitions)  # type: ignore[misc]
+                    if not folder.was_clean:
+                        self._write_checkpoints(folder)  # indexes that recovery made anew are not durable
+                    folder.logs.begin({one.partition for one in self._logs_of(folder)})
             except OSError as error:
                 self._not_written(folder, error)
         self._loaded.clear()
+
+    def _reach(self, partition: TopicPartition) -> int:
+        """Where the log of a partition ends that reaches furthest; zero if there is none."""
+        found = [one for one, _, _ in self._doubles.get(partition, ())]
+        if partition in self._logs:
+            found.append(self._logs[partition])
+        return max((one.end_offset for one in found), default=0)
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """What the last checkpoint said of the high watermarks."""
