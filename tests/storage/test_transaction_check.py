@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from millstream.storage.transaction_checkpoint import (
     parse_known,
 )
 from millstream.storage.transaction_index import Checksum
-from tests.storage.logs import NOW_MS, PARTITION, SMALL, TOPIC_ID, World, append, batch, fill
+from tests.storage.logs import NOW_MS, PARTITION, SMALL, TOPIC_ID, FaultyFile, World, append, batch, fill
 
 ABORTED = [(7, 0), (7, 5), (8, 1), (9, 10)]
 DAMAGES: dict[str, Callable[[Path], object]] = {
@@ -95,6 +96,30 @@ def test_a_damaged_index_is_made_anew(
     caplog.clear()
     assert aborted(world) == ABORTED
     assert not caplog.text
+
+
+def test_a_kill_while_an_index_is_made_anew_does_not_lose_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty one would be believed, where nothing tells its checksum and all producers are forgotten."""
+    path = stopped(world)[0]
+    DAMAGES["torn"](path)
+    left = path.read_bytes()
+    store = world.store()
+    found = store.get(PARTITION)
+    assert found is not None
+
+    def kill(*_: object) -> None:
+        raise SystemError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", kill)
+        patch.setattr(FaultyFile, "append", kill)
+        with pytest.raises(SystemError):
+            found.aborted_transactions(0, found.end_offset)
+    assert path.read_bytes() == left
+    assert found.aborted_transactions(0, found.end_offset) == ABORTED
+    store.close()
 
 
 def test_any_changed_byte_of_an_index(world: World) -> None:

@@ -199,11 +199,16 @@ class TransactionIndex:
         return later[: len(later) - len(self._unsaved)]
 
     def _rewrite(self, data: bytes) -> None:
-        """Replace all that the file holds. A start that finds this torn does it again."""
+        """Replace all that the file holds.
+
+        At once, unless it is being appended to: half of it, or nothing, might be believed by the next start.
+        """
         try:
-            file = self._created()
-            file.truncate(0)
-            file.append(data)
+            if self._file is None:
+                self._disk.replace_file(self.path, data)
+            else:
+                self._file.truncate(0)
+                self._file.append(data)
         except OSError as error:
             if not is_temporary(error):
                 raise
