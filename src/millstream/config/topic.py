@@ -233,8 +233,8 @@ _KEYS = (
         "min.compaction.lag.ms",
         "long",
         0,
-        "The shortest time a record of a compacted topic stays uncompacted, so that readers who keep up see"
-        " every record.",
+        "The shortest time a record of a compacted topic stays uncompacted, by its timestamp, so that readers"
+        " who keep up see every record.",
         at_least(0),
         Synonym("log.cleaner.min.compaction.lag.ms"),
     ),
