@@ -282,6 +282,48 @@ def test_a_topic_that_was_made_anew_and_is_as_long_is_told(
         assert values_of(read_all(each, each.partitions(end, after))) == [15]
 
 
+@pytest.mark.parametrize("when", ["unnoticed", "while it waits", "planned"])
+def test_a_topic_is_made_anew_while_a_batch_is_planned(
+    make: Make,
+    broker: Broker,
+    producer: Producer,
+    new_name: Name,
+    monkeypatch: pytest.MonkeyPatch,
+    when: str,
+) -> None:
+    """None of its records stands for one of the old topic: neither are they read at offsets of that, nor are
+    its own first ones passed over."""
+    topic = broker.create_topic(new_name("anew"), 1)
+    send(producer, topic, range(3))
+    keeps = 3_600_000 if when == "unnoticed" else -1
+    options = {"subscribe": topic, "partition__metadata__cache__ttl__ms": keeps}
+    lax = make(**options, failOnDataLoss="false")
+    begun = lax.latestOffset(lax.initialOffset(), ReadAllAvailable())
+    if when == "planned":  # and then the query is killed, and does the batch again
+        send(producer, topic, range(3, 5))
+    elif when == "unnoticed":
+        made_anew(broker, topic, range(10, 15))
+    else:
+
+        def watch(*_: object) -> bool:
+            made_anew(broker, topic, range(10, 15))
+            return True
+
+        monkeypatch.setattr(lax._asked(), "watch", watch)
+    end = lax.latestOffset(begun, ReadAllAvailable())
+    if when == "planned":
+        made_anew(broker, topic, range(10, 15))
+    assert end[IDS] == begun[IDS]
+    strict, lax = make(**options), make(**options, failOnDataLoss="false")
+    with pytest.raises(
+        LostRecords, match=f"{topic}-0: .* offsets 3 to 4 .*the topic was deleted and made anew"
+    ):
+        read_all(strict, strict.partitions(begun, end))
+    assert values_of(read_all(lax, lax.partitions(begun, end))) == []
+    after = lax.latestOffset(end, ReadAllAvailable())
+    assert values_of(read_all(lax, lax.partitions(end, after))) == [10, 11, 12, 13, 14]
+
+
 def test_a_topic_made_anew_begins_at_its_first_record_though_a_batch_is_small(
     make: Make, broker: Broker, producer: Producer, new_name: Name
 ) -> None:

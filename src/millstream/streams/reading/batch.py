@@ -25,8 +25,15 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         settings = self._settings
         with Lookup(settings) as lookup:
+            ids = lookup.ids(lookup.partitions())  # before the offsets: of an older topic, if of another
             start, end = bounds(settings, lookup)
-        return slices(start, end, min_partitions=settings.min_partitions, max_records=settings.max_records)
+        return slices(
+            start,
+            end,
+            ids=ids,
+            min_partitions=settings.min_partitions,
+            max_records=settings.max_records,
+        )
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         # Spark makes up a partition of its own where there are none.

@@ -14,29 +14,41 @@ class Slice(InputPartition):
     """The records of one partition from `start` up to, not including, `end`: what one task reads.
 
     `is_new` says that the query came upon the partition while it ran and reads it from its first record,
-    wherever that is; elsewhere a missing `start` means that records were lost.
+    wherever that is; elsewhere a missing `start` means that records were lost. `topic_id`, where it is known,
+    is the topic that the offsets are of: another one of that name has none of these records.
     """
 
-    def __init__(self, topic: str, partition: int, start: int, end: int, is_new: bool = False) -> None:
-        super().__init__((topic, partition, start, end, is_new))
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        is_new: bool = False,
+        topic_id: str | None = None,
+    ) -> None:
+        super().__init__((topic, partition, start, end, is_new, topic_id))
         self.topic = topic
         self.partition = partition
         self.start = start
         self.end = end
         self.is_new = is_new
+        self.topic_id = topic_id
 
 
 def slices(
     start: Mapping[TopicPartition, int],
     end: Mapping[TopicPartition, int],
     *,
+    ids: Mapping[str, str] | None = None,
     min_partitions: int = 0,
     max_records: int | None = None,
 ) -> list[InputPartition]:
     """The offsets between `start` and `end` cut into slices, in order of topic, partition and offset.
 
     A slice holds at most `max_records` offsets; if there would be fewer than `min_partitions`, the large
-    ranges are cut, in proportion to their size. A partition that `start` lacks is new.
+    ranges are cut, in proportion to their size. A partition that `start` lacks is new. `ids` are those of the
+    topics, as far as they are known.
     """
     ranges = [
         (partition, start.get(partition, 0), end[partition], partition not in start)
@@ -52,5 +64,8 @@ def slices(
     for (partition, first, last, is_new), count in zip(ranges, pieces, strict=True):
         size, count = last - first, min(count, last - first)
         edges = [first + size * i // count for i in range(count + 1)]
-        found += [Slice(*partition, low, high, is_new) for low, high in pairwise(edges)]
+        found += [
+            Slice(*partition, low, high, is_new, (ids or {}).get(partition.topic))
+            for low, high in pairwise(edges)
+        ]
     return found

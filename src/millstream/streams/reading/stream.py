@@ -63,7 +63,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         if self._initial is None:
             lookup = self._asked()
-            self._initial = starting(self._settings, lookup, lookup.partitions())
+            partitions = lookup.partitions()
+            self._ids_read = lookup.ids(partitions)
+            self._initial = starting(self._settings, lookup, partitions)
         return to_json(self._initial)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
@@ -78,6 +80,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """How far the next batch goes; `start` itself where there is nothing to read (yet)."""
         begun = self._of_same_topics(start)
+        # Of the topics that were there when the ids were asked for. One that is made anew from here on has
+        # offsets and a new id, which must not go together: what the ends are of is told by the tasks.
+        ids = dict(self._ids_now)
         is_anew = begun != from_json(start)
         is_first = self._is_first(start)
         end = self._end(begun)
@@ -103,7 +108,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             document[START] = to_json(begun)
         elif is_first and self._settings.starting.is_moving:
             document[START] = start
-        self._ids_read = {name: self._ids_now[name] for name in document if name in self._ids_now}
+        ids = self._ids_now | ids
+        self._ids_read = {name: ids[name] for name in document if name in ids}
         if self._ids_read:
             document[IDS] = self._ids_read
         return document
@@ -145,7 +151,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun = from_json(start) if kept is None else kept
         settings = self._settings
         return slices(
-            begun, from_json(end), min_partitions=settings.min_partitions, max_records=settings.max_records
+            begun,
+            from_json(end),
+            ids=ids_of(end),
+            min_partitions=settings.min_partitions,
+            max_records=settings.max_records,
         )
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:

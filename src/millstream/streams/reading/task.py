@@ -20,7 +20,7 @@ from millstream.errors import (
     OffsetOutOfRange,
     UnknownTopicOrPartition,
 )
-from millstream.model import TopicPartition
+from millstream.model import NO_UUID, TopicPartition
 from millstream.protocol.columns import Columns
 from millstream.protocol.header import GOOD, REASONS, TRUNCATED
 from millstream.protocol.kernel import scan_batches
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 MAX_COLUMN_BYTES = 16 * 1024 * 1024
 """Compressed batches may become much more than was fetched: of these, so much at a time."""
+
+HEARSAY_MS = 2_000
+"""How long brokers may tell of a topic that was there before another of its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +155,10 @@ class SliceFetcher:
         partition, settings = self._partition, self._settings
         try:
             leader = await self._cluster.leader(*partition, deadline)
+            if self._is_another():
+                if not await self._stays_another(deadline):
+                    return None
+                return self._skip(position, self._piece.end, "the topic was deleted and made anew")
             answers = await fetch(
                 self._cluster,
                 leader.id,
@@ -170,6 +177,25 @@ class SliceFetcher:
         if fetched.error is not None:
             raise fetched.error
         return self._checked(fetched, position)
+
+    def _is_another(self) -> bool:
+        """Whether the topic of that name is another than the one whose offsets are to be read.
+
+        A fetch asks for the topic by the id that is looked at here, so it is never answered by another one.
+        """
+        now = self._cluster.metadata.topics[self._piece.topic].id
+        return self._piece.topic_id is not None and now != NO_UUID and str(now) != self._piece.topic_id
+
+    async def _stays_another(self, deadline: Deadline) -> bool:
+        """Whether it is so for good: what this process or a broker knows may be of before the topic."""
+        patience = Deadline(HEARSAY_MS)
+        while self._is_another():
+            if patience.has_passed or deadline.has_passed:
+                return True
+            await asyncio.sleep(BACKOFF_MS / 1000)
+            self._cluster.forget(self._piece.topic)
+            await self._cluster.leader(*self._partition, deadline)
+        return False
 
     def _checked(self, fetched: Fetched, position: int) -> Chunk | None:
         view = memoryview(fetched.records)
