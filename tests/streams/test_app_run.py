@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,28 @@ def test_latest_is_settled_once(broker: Broker, tmp_path: Path) -> None:
     send(broker, "late-orders", {"id": 2, "city": "Oslo", "cents": 5})
     app.run(once=True, quiet=True)
     assert [value["id"] for _, value in read(broker, "late-copy")] == [2]
+
+
+def test_a_time_after_the_last_record_of_a_partition_is_its_end(broker: Broker, tmp_path: Path) -> None:
+    broker.create_topic("timed", 2)
+    broker.create_topic("timed-copy", 1)
+    start_ms = 1_790_000_000_000
+
+    def say(word: str, partition: int, at_ms: int) -> None:
+        with Producer(broker.bootstrap) as producer:
+            producer.send("timed", json.dumps(word).encode(), partition=partition, timestamp_ms=at_ms).result(
+                PATIENCE_S
+            )
+
+    for partition in (0, 1):
+        say("before", partition, start_ms - 1000)
+    say("on time", 0, start_ms)
+    app = App("timed", broker.bootstrap, state=tmp_path)
+    app.to("timed-copy", app.stream("timed", start=f"{datetime.fromtimestamp(start_ms / 1000, UTC)}"))
+    app.run(once=True, quiet=True)
+    say("later", 1, start_ms + 1000)
+    app.run(once=True, quiet=True)
+    assert [value for _, value in read(broker, "timed-copy")] == ["on time", "later"]
 
 
 def test_two_apps_run_until_ctrl_c(broker: Broker, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

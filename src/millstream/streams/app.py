@@ -141,10 +141,11 @@ class App:
         Columns are the value's fields, then `_key` (text, or bytes with `key="bytes"`), `_timestamp`,
         `_topic`, `_partition`, `_offset`, and with `headers=True` `_headers`.
 
-        `start` counts when the app first runs: "earliest", "latest", a time, or offsets as JSON. With `late`
-        ("10 minutes") rows may come that much out of the order of the column `time` (`_timestamp` if none is
-        named); windows close behind it. `bad` says what becomes of a record that cannot be read: "fail",
-        "drop", or the topic that takes it. `options` go to the source, such as maxOffsetsPerTrigger.
+        `start` counts when the app first runs: "earliest", "latest", a time (where no record is so young, the
+        end), or offsets as JSON. With `late` ("10 minutes") rows may come that much out of the order of the
+        column `time` (`_timestamp` if none is named); windows close behind it. `bad` says what becomes of a
+        record that cannot be read: "fail", "drop", or the topic that takes it. `options` go to the source,
+        such as maxOffsetsPerTrigger.
         """
         frame = self._rows(topics, value, key, start, bad, headers, committed, options)
         if late is None and time is None:

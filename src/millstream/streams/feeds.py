@@ -38,7 +38,11 @@ class LiveFeed:
             return {"startingOffsets": self.folder.latest_once(self.bootstrap, wanted)}
         if wanted.start == "earliest" or wanted.start.startswith("{"):
             return {"startingOffsets": wanted.start}
-        return {"startingTimestamp": _milliseconds(wanted.start)}
+        # As Kafka's own tools have it: a partition without a record that young begins at its end.
+        return {
+            "startingTimestamp": _milliseconds(wanted.start),
+            "startingOffsetsByTimestampStrategy": "latest",
+        }
 
 
 class HistoryFeed:
