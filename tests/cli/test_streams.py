@@ -22,6 +22,8 @@ orders = app.stream("cli-orders", value="id INT, city STRING")
 cities = app.table("cli-cities", key="city", value="city STRING, people INT")
 app.to("cli-sold", join_table(orders, cities, on="city"), key="id")
 app.to("cli-counts", orders.groupBy("city").count(), key="city", mode="update")
+timed = orders.withWatermark("_timestamp", "1 minute")
+app.to("cli-minutes", timed.groupBy(F.window("_timestamp", "1 minute")).count())
 app.run()
 """
 
@@ -44,7 +46,8 @@ def test_an_app_from_a_file(millstream: CommandLine, words: list[str], cli_broke
 
     millstream("produce", "cli-cities", "-k", "Oslo", given=b'{"city": "Oslo", "people": 9}\n')
     ran = millstream("streams", "run", *words, "--once")
-    assert "shop: cli-orders, cli-cities → cli-sold, cli-counts, state in" in ran.err
+    assert "shop: cli-orders, cli-cities → cli-sold, cli-counts, cli-minutes, state in" in ran.err
+    assert "shop: two queries, each with its own batches and decisions: cli-sold, cli-minutes and" in ran.err
     millstream("produce", "cli-orders", given=b'{"id": 1, "city": "Oslo"}\n')
     ran = millstream("streams", "run", *words, "--once", "--every", "1 second")
     assert "1 rows in, 1 out, lag 0" in ran.err

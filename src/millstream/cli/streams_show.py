@@ -40,9 +40,10 @@ def _print(described: dict[str, Any]) -> None:
     ]
     print_table(["reads", "from", "isolation"], reads)
     writes: list[list[Cell]] = [
-        [each["topic"], each["mode"], ", ".join(each["columns"])] for each in described["writes"]
+        [each["topic"], each["mode"], each["checkpoint"], ", ".join(each["columns"])]
+        for each in described["writes"]
     ]
-    print_table(["writes", "mode", "columns"], writes)
+    print_table(["writes", "mode", "checkpoint", "columns"], writes)
     if not described["progress"]:
         click.echo("It has not run yet.")
     for each in described["progress"]:

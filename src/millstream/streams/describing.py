@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from millstream.streams.columns import of_value
+from millstream.streams.queries import queries
 
 if TYPE_CHECKING:
     from millstream.streams.app import App
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 def describe(app: App) -> dict[str, Any]:
     """What the app reads and writes, and how far it has come under its state folder."""
     outputs = app.outputs()
+    found = queries(outputs, app.folder.query_ids())
+    query_of = {id(each): mode for mode, those in found.items() for each in those}
     return {
         "app": app.name,
         "bootstrap": app.bootstrap,
@@ -26,7 +29,12 @@ def describe(app: App) -> dict[str, Any]:
             for each in app.last_read
         ],
         "writes": [
-            {"topic": each.topic, "mode": each.mode, "columns": of_value(each.frame.columns)}
+            {
+                "topic": each.topic,
+                "mode": each.mode,
+                "checkpoint": app.folder.checkpoint(query_of[id(each)]).name,
+                "columns": of_value(each.frame.columns),
+            }
             for each in outputs
         ],
         "progress": progress(app),

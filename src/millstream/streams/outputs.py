@@ -1,8 +1,7 @@
-"""Outputs: frames that go to topics, and how several of them become one query.
+"""Outputs: frames that go to topics, as the records that they become.
 
-All outputs of one mode are one frame with a topic column, written by one sink: a micro-batch is decided once,
-for all its topics. `append` writes a row when it is final, `update` each time it changes; an output whose
-mode is not given is appended wherever Spark can tell that its rows are final.
+Mode `append` writes a row when it is final, `update` each time it changes; an output whose mode is not given
+is appended wherever Spark can tell that its rows are final.
 """
 
 from __future__ import annotations
@@ -93,29 +92,28 @@ def _mode(frame: DataFrame, mode: Mode | None, topic: str) -> Mode:
     """The mode that was asked for, or else the first one that Spark can run this frame in."""
     if mode not in (None, *get_args(Mode)):
         raise StreamsError(f"mode={mode}: an output's mode is {' or '.join(get_args(Mode))}")
+    reasons: list[str] = []
+    wanted: Sequence[Mode] = ("append", "update") if mode is None else (mode,)
+    for each in wanted:
+        reason = refusal(frame, each)
+        if reason is None:
+            return each
+        reasons.append(reason)
+    raise StreamsError(f"the output to {topic} cannot run as a stream: {reasons[0]}")
+
+
+def refusal(frame: DataFrame, mode: Mode) -> str | None:
+    """Why Spark does not run a frame in this mode; None if it does."""
     spark: SparkSession = frame.sparkSession
     jvm: Any = spark._jvm
     checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
     modes = jvm.org.apache.spark.sql.streaming.OutputMode
     plan = frame._jdf.queryExecution().analyzed()
-    reasons: list[str] = []
-    wanted: Sequence[Mode] = ("append", "update") if mode is None else (mode,)
-    for each in wanted:
-        try:
-            checker.checkForStreaming(plan, modes.Append() if each == "append" else modes.Update())
-        except Exception as error:
-            reasons.append(explain(str(error)))
-        else:
-            return each
-    raise StreamsError(f"the output to {topic} cannot run as a stream: {reasons[0]}")
-
-
-def by_mode(outputs: Iterable[Output]) -> dict[Mode, DataFrame]:
-    """One frame of records for each mode."""
-    found: dict[Mode, list[DataFrame]] = {}
-    for each in outputs:
-        found.setdefault(each.mode, []).append(each.records)
-    return {mode: reduce(DataFrame.unionByName, frames) for mode, frames in sorted(found.items())}
+    try:
+        checker.checkForStreaming(plan, modes.Append() if mode == "append" else modes.Update())
+    except Exception as error:
+        return explain(str(error))
+    return None
 
 
 def by_topic(outputs: Iterable[Output]) -> dict[str, DataFrame]:

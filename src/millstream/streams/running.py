@@ -17,14 +17,14 @@ from millstream.errors import MillstreamError
 from millstream.streams.committing import GroupCommitter
 from millstream.streams.failures import TRIES, explain, explained, passes
 from millstream.streams.feeds import FORMAT
-from millstream.streams.outputs import Mode, by_mode
+from millstream.streams.outputs import Mode
 from millstream.streams.problems import StreamsError
 from millstream.streams.progress import OUT, Batch, ends, reports
+from millstream.streams.queries import Queries, check_queries, queries, records_of, two_decisions
 from millstream.streams.sink_reset import settle_sink
 from millstream.streams.update_sink import MicroBatches, sink_query
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
     from millstream.streams.app import App
@@ -76,7 +76,7 @@ class Running:
     ) -> None:
         self.app = app
         self.queries: list[StreamingQuery] = []
-        self._frames: dict[Mode, DataFrame] = {}
+        self._wanted: Queries = {}
         self._once = once
         self._every = every
         self._say: Say = _nothing if quiet else say
@@ -89,29 +89,33 @@ class Running:
         with ExitStack() as starting, explained(self.app.folder.log):
             starting.enter_context(self.app.folder.locked())
             outputs = self.app.outputs()
+            self._wanted = queries(outputs, self.app.folder.query_ids())
+            check_queries(self._wanted, self.app.folder, self.app.name)
             self.app.folder.keep_starts()
             self._committer = GroupCommitter(self.app.bootstrap, self.app.name)
             starting.callback(self._committer.close, SETTLE_SECONDS)
             starting.callback(self._stop)
-            self._frames = by_mode(outputs)
-            for mode in self._frames:
+            for mode in self._wanted:
                 self.queries.append(self._start(mode))
             topics = ", ".join(dict.fromkeys(each.topic for each in outputs))
             read = ", ".join(dict.fromkeys(each.label for each in self.app.last_read))
             self._say(f"{self.app.name}: {read} → {topics}, state in {self.app.folder.path}")
+            if (known := two_decisions(self._wanted)) is not None:
+                self._say(f"{self.app.name}: {known}")
             self._stack = starting.pop_all()
         return self
 
     def _start(self, mode: Mode) -> StreamingQuery:
         options = {"kafka.bootstrap.servers": self.app.bootstrap, **self.app.sink}
-        observed = self._frames[mode].observe(OUT, F.count(F.lit(1)).alias("rows"))
+        observed = records_of(self._wanted[mode]).observe(OUT, F.count(F.lit(1)).alias("rows"))
         writer: Any = observed.writeStream
         if mode == "append":
             writer = writer.format(FORMAT).options(**options)
         else:
             writer = writer.foreachBatch(MicroBatches(options))
+        is_second = len(self._wanted) > 1 and mode == "update"
         writer = (
-            writer.queryName(self.app.name if mode == "append" else f"{self.app.name}-{mode}")
+            writer.queryName(f"{self.app.name}-{mode}" if is_second else self.app.name)
             .outputMode(mode)
             .option("checkpointLocation", self.app.folder.checkpoint(mode).as_uri())
         )
@@ -131,7 +135,7 @@ class Running:
 
     def _stop(self) -> None:
         with ExitStack() as ending:  # one that cannot be stopped does not keep the others
-            for mode, query in zip(self._frames, self.queries, strict=False):
+            for mode, query in zip(self._wanted, self.queries, strict=False):
                 ending.callback(self._end, query, mode)
 
     def _end(self, query: StreamingQuery, mode: Mode) -> None:
@@ -157,7 +161,7 @@ class Running:
 
     def watch(self) -> None:
         """Report what happened since the last call; raise if a query failed."""
-        for number, (mode, query) in enumerate(zip(self._frames, list(self.queries), strict=True)):
+        for number, (mode, query) in enumerate(zip(self._wanted, list(self.queries), strict=True)):
             for progress in reports(query, self._seen.get(query.id, -1)):
                 self._note(query, progress)
             failed = query.exception()

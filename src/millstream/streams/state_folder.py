@@ -1,7 +1,7 @@
 """The folder in which an app keeps where it is: checkpoints, where it started, its log, who runs it.
 
-NAME/checkpoint-append/   Spark's checkpoint of the query whose rows are final
-NAME/checkpoint-update/   and of the query whose rows replace earlier ones, where there is one
+NAME/checkpoint-append/   Spark's checkpoint of a query whose rows are final
+NAME/checkpoint-update/   and of one that also has rows which replace earlier ones
 NAME/start.json           what `latest` was when the app first ran, by subscription and topic
 NAME/millstream.zip       this package, where executors get it from here
 NAME/lock                 locked while an app runs; it holds that program's process id
@@ -66,10 +66,9 @@ class StateFolder:
         last = _last_logged(checkpoint / "offsets")
         if last is None:
             return None
-        ends = []
-        for line in (
-            (checkpoint / "offsets" / str(last)).read_text().splitlines()[2:]
-        ):  # behind Spark's version and its own settings
+        ends: list[Any] = []
+        lines = (checkpoint / "offsets" / str(last)).read_text().splitlines()
+        for line in dict.fromkeys(lines[2:]):  # behind Spark's version and settings; for each use of a source
             with suppress(ValueError):  # a source of another kind
                 ends.append(to_json(from_json(line)))
         return last, ends

@@ -28,8 +28,9 @@ from pyspark.errors import StreamingQueryException
 
 from millstream.streams.columns import RAW
 from millstream.streams.failures import TRIES, explained, passes
-from millstream.streams.outputs import Mode, by_mode
+from millstream.streams.outputs import Mode
 from millstream.streams.problems import StreamsError
+from millstream.streams.queries import queries, records_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -232,7 +233,7 @@ class TestDriver:
         )
         outputs = self.app.outputs(self)
         self._subscriptions = self.app.last_read
-        self._frames = by_mode(outputs)
+        self._frames = {mode: records_of(those) for mode, those in queries(outputs).items()}
         self._queries = [self._begin(mode) for mode in self._frames]
 
     def _begin(self, mode: Mode) -> StreamingQuery:

@@ -1,4 +1,4 @@
-"""The sink of outputs whose rows replace earlier ones: docs/decisions/009-changing-rows-by-function.md."""
+"""The sink of a query of which rows replace earlier ones: docs/decisions/009-changing-rows-by-function.md."""
 
 from __future__ import annotations
 
