@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 BROKEN = "_broken"
 """The field in which Spark's JSON reader leaves what it cannot read."""
 
+SEAL = f"_{secrets.token_hex(8)}"
+"""A name that nobody who writes records can know; another one in each process."""
+
 
 class Format(ABC):
     """A value format. `read` never fails: what cannot be read is an error beside a row of nulls."""
@@ -53,19 +57,16 @@ class Json(Format):
 
     def read(self, value: Column) -> Column:
         # Spark's reader stops behind the first object, whatever follows, and puts U+FFFD for what is no text.
-        # Between these brackets nothing can follow unnoticed: they do not close then, or there are two rows.
+        # Here the last element must come in the same array right behind the value's. No value can bring one
+        # of its own, or close the array and begin it anew: that takes the seal.
         text = F.try_validate_utf8(value.cast("string"))
-        whole = F.concat(F.lit('{"rows":['), text, F.lit('\n],"end":true}'))
-        wide = StructType(
-            [
-                StructField("rows", ArrayType(self.schema)),
-                StructField("end", BooleanType()),
-                StructField(BROKEN, StringType()),
-            ]
-        )
+        whole = F.concat(F.lit(f'{{"{SEAL}":['), text, F.lit(f'\n,{{"{SEAL}":true}}]}}'))
+        sealed = StructType([*self.schema.fields, StructField(SEAL, BooleanType())])
+        wide = StructType([StructField(SEAL, ArrayType(sealed)), StructField(BROKEN, StringType())])
         parsed = F.from_json(whole, wide, {"columnNameOfCorruptRecord": BROKEN, **self.options})
-        one = F.get(parsed["rows"], F.lit(0))
-        is_good = parsed[BROKEN].isNull() & parsed["end"] & (F.size(parsed["rows"]) == 1) & one.isNotNull()
+        one, last = (F.get(parsed[SEAL], F.lit(number)) for number in (0, 1))
+        is_whole = (F.size(parsed[SEAL]) == 2) & last[SEAL]
+        is_good = parsed[BROKEN].isNull() & is_whole & one.isNotNull()
         what = F.when(F.is_valid_utf8(value.cast("string")), f"JSON of {self.schema.simpleString()}")
         why = F.concat(F.lit("not "), what.otherwise("text in UTF-8"))
         error = F.when(value.isNotNull() & ~F.coalesce(is_good, F.lit(False)), why)
