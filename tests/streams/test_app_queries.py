@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from millstream import Producer
 from millstream.client.offsets import READ_COMMITTED
 from millstream.streams import App, StreamsError, deduplicate, latest, sink_failpoints
-from millstream.streams.outputs import output
+from millstream.streams.outputs import Mode, output
 from millstream.streams.queries import queries
 from millstream.streams.sink_names import topic_of
 from millstream.streams.update_sink import sink_query
@@ -209,10 +209,10 @@ def test_an_app_that_ran_as_other_queries(
     for topic, partitions in (("ran-visits", 1), ("ran-copy", 1), ("ran-counts", 1)):
         broker.create_topic(topic, partitions)
 
-    def app(name: str, *, counts: bool = False, closes: bool = False) -> App:
-        made = App(name, broker.bootstrap, state=tmp_path)
+    def app(*, counts: bool = False, closes: bool = False, mode: Mode | None = None) -> App:
+        made = App("plain", broker.bootstrap, state=tmp_path)
         visits = made.stream("ran-visits", value="id INT, who STRING")
-        made.to("ran-copy", visits.select("id"))
+        made.to("ran-copy", visits.select("id"), mode=mode)
         if counts:
             made.to("ran-counts", visits.groupBy("who").count(), key="who")
         if closes:
@@ -224,22 +224,24 @@ def test_an_app_that_ran_as_other_queries(
             producer.send("ran-visits", {"id": number, "who": "Ada"})
 
     visit(1)
-    app("plain").run(once=True, quiet=True)
+    app().run(once=True, quiet=True)
+    with pytest.raises(StreamsError, match=r"app plain ran in append mode and would run in update mode now"):
+        app(mode="update").run(once=True, quiet=True)
     visit(2)
-    app("plain", counts=True).run(once=True)  # with an output more, in a query of its own
+    app(counts=True).run(once=True)  # with an output more, in a query of its own
     assert [each["id"] for each in values(broker, "ran-copy")] == [1, 2]
     assert [each["count"] for each in values(broker, "ran-counts")] == [2]
     said = capfd.readouterr().err
     told = "plain: two queries, each with its own batches and decisions: ran-copy and ran-counts "
     assert f"{told}(it began so, and is one after a reset)" in said
-    app("plain", counts=True).reset()
-    app("plain", counts=True).run(once=True)
+    app(counts=True).reset()
+    app(counts=True).run(once=True)
     assert "two queries" not in capfd.readouterr().err
     assert [each["id"] for each in values(broker, "ran-copy")] == [1, 2, 1, 2]
 
-    for other in (app("plain", counts=True, closes=True), app("plain")):
+    for other in (app(counts=True, closes=True), app()):
         with pytest.raises(
-            StreamsError, match=r"app plain ran as one query .* reset it .*another name"
+            StreamsError, match=r"ran in update mode and would run in append .*: reset it .*, or give"
         ) as raised:
             other.run(once=True, quiet=True)
         assert "\n" not in str(raised.value)

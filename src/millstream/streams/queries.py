@@ -8,7 +8,7 @@ there (outer joins of streams, session windows). An app that has both is two que
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -55,18 +55,23 @@ def records_of(outputs: Sequence[Output]) -> DataFrame:
 
 
 def check_queries(wanted: Queries, folder: StateFolder, app: str) -> None:
-    """Refuse to start an output anew, which would write all of it again, where it is of another query now.
+    """Refuse to run an output by another query than before: that would write all of it again from the
+    beginning, or go on where the other query is.
 
-    A query in append mode starts before the other one, so that what an app ran as is known from its first
-    start on, however that ended.
+    Outputs are of the query in append mode, if there is one, but for those that change. It starts before the
+    other one, so that what an app ran as is known from its first start on, however that ended.
     """
     ran = folder.query_ids()
-    if ran and "append" in wanted and "append" not in ran:
+    if ran and ("append" in ran) != ("append" in wanted):
         raise StreamsError(
-            f"app {app} ran as one query in update mode, and what it does now needs one in append mode, "
-            "which would write its outputs again from the beginning: reset it (millstream streams reset, or "
+            f"app {app} ran in {_modes(ran)} mode and would run in {_modes(wanted)} mode now, which writes "
+            "outputs again from the beginning, or leaves rows out: reset it (millstream streams reset, or "
             "app.reset()), or give it another name"
         )
+
+
+def _modes(given: Iterable[str]) -> str:
+    return " and ".join(sorted(given))
 
 
 def two_decisions(found: Queries) -> str | None:
