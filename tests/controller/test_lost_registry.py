@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from millstream.broker import cluster_state
+from millstream.broker.server import Broker
+from millstream.config.broker import BrokerConfig
 from millstream.controller.topics import NewTopic
 from millstream.errors import KafkaError, NotController
 from millstream.model import NO_UUID
 from millstream.protocol.messages import ClusterStateResponse
-from millstream.registry.memory import MemoryRegistry
+from millstream.registry.contract import Node, Unavailable
+from millstream.registry.memory import MemoryRegistry, MemoryTree
 from tests.controller.cluster import Cluster
 
 
@@ -190,5 +194,36 @@ def test_whatever_happens_to_sessions_the_cluster_is_whole_afterwards(tmp_path: 
                 await disturb(cluster)
             await check_whole(cluster, "t")
             await cluster.create("after", 2)
+
+    asyncio.run(main())
+
+
+def test_a_registry_that_goes_away_during_a_start_ends_it_with_that_error(tmp_path: Path) -> None:
+    """At any of the questions that a start asks; the folder is free for the next one."""
+
+    class Vanishing(MemoryRegistry):
+        answers = 0
+
+        async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+            self.answers -= 1
+            if self.answers < 0:
+                raise Unavailable("the registry is gone")
+            return await super().get_many(paths)
+
+        async def get(self, path: str) -> Node:
+            self.answers -= 1
+            if self.answers < 0:
+                raise Unavailable("the registry is gone")
+            return await super().get(path)
+
+    async def main() -> None:
+        tree, config = MemoryTree(), {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)}
+        for answers in range(3):  # the cluster's id, the editions, the own registration
+            registry = Vanishing(tree, 1500)
+            registry.answers = answers
+            with pytest.raises(Unavailable, match="the registry is gone"):
+                await Broker(BrokerConfig(config), registry=registry).start()
+        async with Broker(BrokerConfig(config), registry=MemoryRegistry(tree, 1500)) as broker:
+            assert not broker.store.dirs[0].is_outdated
 
     asyncio.run(main())

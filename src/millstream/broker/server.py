@@ -217,7 +217,6 @@ class Broker:
         )
         await loop.run_in_executor(None, self.store.open)
         self._is_started = True
-        await self.editions.compare(self.store)
         self.peers = Peers(self.metadata, config, self.clock, self.random)
         self.replicas = Replicas(
             self.store,
@@ -243,6 +242,7 @@ class Broker:
         await self.ip_limits.start()
         for listener in (*config.listeners, *self._own_peer_listener()):
             await self._listen(listener)
+        await self.editions.compare(self.store)
         await self._join()
         await self.editions.begin(self.store)
         if self.config.peer_listener is None:
