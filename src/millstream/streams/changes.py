@@ -5,15 +5,16 @@ microseconds; `partition` and `offset`; `deleted`; and `row`, the whole row as J
 column type but maps whose keys are no text, can be read in the state store by people, and lets a table
 gain a column without making its state unreadable.
 
-Changes apply in the order of `order_of`: by timestamp, the lower side first on ties, then by place. That
+Changes of a key apply in the order `ORDER`: by timestamp, the lower side first on ties, then by place. That
 order depends on the rows alone, so a batch that is replayed gives the same output.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import ByteType, IntegerType, LongType, ShortType, StructType
 
@@ -21,13 +22,40 @@ from millstream.streams.columns import DELETED, OFFSET, PARTITION, TIMESTAMP, co
 from millstream.streams.problems import StreamsError
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row
+    from pyspark.sql import Column, DataFrame
 
 JSON = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
 """Times to the microsecond, as Spark keeps them."""
+
+
+class Change(NamedTuple):
+    """A change as a stateful operator sees it."""
+
+    k: str
+    side: int
+    at: int
+    partition: int
+    offset: int
+    deleted: bool
+    row: str
+
+
+ARROW = pa.schema(
+    [
+        ("k", pa.string()),
+        ("side", pa.int32()),
+        ("at", pa.int64()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("deleted", pa.bool_()),
+        ("row", pa.string()),
+    ]
+)
+ORDER = ("k", "at", "side", "partition", "offset", "row")
+"""What changes are sorted by; those of a key that are equal in all of it are the same change."""
 
 WATERMARK = "spark.watermarkDelayMs"
 
@@ -69,11 +97,6 @@ def require(frame: DataFrame, name: str, verb: str) -> None:
 def unfold(text: str, schema: StructType) -> Column:
     """The row that a change holds as JSON text, as a struct again."""
     return F.from_json(text, schema, JSON)
-
-
-def order_of(row: Row) -> tuple[int, int, int, int, str]:
-    """What changes of one key are sorted by; rows that are equal in all of it are the same row."""
-    return row["at"], row["side"], row["partition"], row["offset"], row["row"]
 
 
 def names(given: str | Iterable[str]) -> list[str]:

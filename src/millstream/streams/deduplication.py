@@ -7,21 +7,27 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    NumericType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
 from pyspark.sql.window import Window
 
 from millstream.streams.changes import WATERMARK, names, require
 from millstream.streams.columns import OFFSET, PARTITION, TIMESTAMP, column
 from millstream.streams.problems import StreamsError
+from millstream.streams.row_sort import RowSort
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from pyspark.sql import DataFrame
-
-MAX_ROWS = 10_000
-"""How many rows go back to Spark in one Arrow batch, as it sends them."""
 
 
 def deduplicate(
@@ -40,10 +46,10 @@ def deduplicate(
         require(frame, name, "deduplicate")
     if not frame.isStreaming:
         return _of_batch(frame, columns, within, time)
-    frame = _in_order(frame, columns, time)
+    kept = [field.metadata[WATERMARK] for field in frame.schema.fields if WATERMARK in field.metadata]
+    frame = _in_order(frame, columns, time, is_timed=bool(kept) or within is not None)
     if within is None:
         return frame.dropDuplicates(columns)
-    kept = [field.metadata[WATERMARK] for field in frame.schema.fields if WATERMARK in field.metadata]
     if kept and kept[0] < _milliseconds(frame, within):
         raise StreamsError(
             f"deduplicate(within={within!r}) needs a watermark of at least that much, and this frame has one "
@@ -53,29 +59,54 @@ def deduplicate(
     return timed.dropDuplicatesWithinWatermark(columns)
 
 
-def _in_order(frame: DataFrame, columns: list[str], time: str) -> DataFrame:
-    """The rows of a stream, those of one value in order within a micro-batch: what comes first is kept.
+def _in_order(frame: DataFrame, columns: list[str], time: str, *, is_timed: bool) -> DataFrame:
+    """The rows of a stream's micro-batch so that Spark keeps the first one of each value.
 
-    All of them stay, for the first may be too late for the watermark, and the next one not.
+    Without a watermark that is all there is of a value. With one all rows stay, for the first may be too late
+    and the next one not; they are in order, and Spark keeps what comes first. There is a shuffle in between:
+    all rows of a value come from one task, and each of Spark's shuffles leaves those as they were written.
     """
     place = [name for name in (time, PARTITION, OFFSET) if name in frame.columns]
     if not place:
         return frame
-    return frame.repartition(*map(column, columns)).mapInArrow(_Sorted(place), frame.schema)
+    are_plain = all(isinstance(frame.schema[name].dataType, _SORTED) for name in columns)
+    in_order = _Sorted(place) if is_timed or not are_plain else _First(columns, place)
+    return frame.repartition(*map(column, columns)).mapInArrow(in_order, frame.schema)
+
+
+_SORTED = (BinaryType, BooleanType, DateType, NumericType, StringType, TimestampNTZType, TimestampType)
+"""Types that Arrow sorts."""
 
 
 class _Sorted:
     """Sorts what a task has: Spark itself sorts no streams."""
 
     def __init__(self, place: list[str]) -> None:
-        self._order = [(name, "ascending") for name in place]
+        self._place = place
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        held = list(batches)
-        if held:
-            rows = pa.Table.from_batches(held)
-            del held
-            yield from rows.take(pc.sort_indices(rows, sort_keys=self._order)).to_batches(MAX_ROWS)
+        return RowSort(self._place).sorted(batches)
+
+
+class _First:
+    """Gives the first row of each value that a task has."""
+
+    def __init__(self, columns: list[str], place: list[str]) -> None:
+        self._columns = columns
+        self._place = [name for name in place if name not in columns]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        last: pa.RecordBatch | None = None
+        for batch in RowSort([*self._columns, *self._place]).sorted(batches):
+            values = batch.select(self._columns)
+            numbered = pa.Table.from_arrays(
+                [*values.columns, pa.array(range(len(batch)))], [*map(str, range(len(self._columns))), "row"]
+            )
+            grouped = numbered.group_by(numbered.column_names[:-1], use_threads=False)
+            firsts = grouped.aggregate([("row", "min")]).column("row_min").combine_chunks().sort()
+            is_known = last is not None and values.slice(0, 1).equals(last)
+            yield batch.take(firsts.slice(int(is_known)))
+            last = values.slice(len(batch) - 1)
 
 
 def _of_batch(frame: DataFrame, columns: list[str], within: str | None, time: str) -> DataFrame:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pyspark.sql import Row
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
-
-from millstream.streams.changes import changes, names, order_of, unfold
+from millstream.streams.change_processor import ChangeProcessor, processed
+from millstream.streams.changes import Change, changes, names, unfold
 from millstream.streams.held_row import HeldRow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
 
 def latest(frame: DataFrame, key: str | Iterable[str]) -> DataFrame:
@@ -22,34 +21,25 @@ def latest(frame: DataFrame, key: str | Iterable[str]) -> DataFrame:
     changed, one row per key, deletions as rows with `_deleted`.
     """
     columns = names(key)
-    found = (
-        changes(frame, columns, 0, "latest")
-        .where("NOT keyless")
-        .groupBy("k")
-        .transformWithState(Latest(), "row STRING, deleted BOOLEAN", "Append", "None")
-    )
+    given = changes(frame, columns, 0, "latest").where("NOT keyless")
+    found = processed(given, Latest(), "row STRING, deleted BOOLEAN")
     if not frame.isStreaming:
         found = found.where("NOT deleted")
     return found.select(unfold("row", frame.schema).alias("r")).select("r.*")
 
 
-class Latest(StatefulProcessor):
+class Latest(ChangeProcessor):
     """Holds the latest row of a key."""
+
+    columns = ("row", "deleted")
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._held = HeldRow(handle, "latest")
 
-    def handleInputRows(  # noqa: N802 - Spark's name
-        self,
-        key: Any,
-        rows: Any,
-        timerValues: Any,  # noqa: N803
-    ) -> Iterator[Row]:
-        self._held.load()
-        row = max(rows, key=order_of)
-        if self._held.apply(row):
-            yield Row(row=row["row"], deleted=row["deleted"])
+    def apply(self, key: str, changes: Iterable[Change]) -> Iterator[tuple[str, bool]]:
+        self._held.load(key)
+        for change in changes:
+            last = change
+        if self._held.apply(last):
+            yield last.row, last.deleted
         self._held.store()
-
-    def close(self) -> None:
-        pass

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from pyspark.sql import Row
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
-
-from millstream.streams.changes import changes, check_how, check_join, names, order_of, unfold
+from millstream.streams.change_processor import ChangeProcessor, processed
+from millstream.streams.changes import Change, changes, check_how, check_join, names, unfold
 from millstream.streams.columns import of_value
 from millstream.streams.held_row import HeldRow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
 TABLE, STREAM = 0, 1
 
@@ -39,19 +38,17 @@ def join_table(
     check_join(stream, table, key, added, "join_table")
     known = changes(table, key, TABLE, "join_table").where("NOT keyless")
     asked = changes(stream, key, STREAM, "join_table")
-    joined = (
-        known.unionByName(asked)
-        .groupBy("k")
-        .transformWithState(
-            TableLookup(keeps_all=how == "left"), "left STRING, right STRING", "Append", "None"
-        )
-        .select(unfold("left", stream.schema).alias("l"), unfold("right", table.schema).alias("r"))
+    found = processed(
+        known.unionByName(asked), TableLookup(keeps_all=how == "left"), "left STRING, right STRING"
     )
+    joined = found.select(unfold("left", stream.schema).alias("l"), unfold("right", table.schema).alias("r"))
     return joined.select("l.*", *[f"r.`{name}`" for name in added])
 
 
-class TableLookup(StatefulProcessor):
+class TableLookup(ChangeProcessor):
     """Holds a table's latest row of a key, and gives it to the stream's rows of that key."""
+
+    columns = ("left", "right")
 
     def __init__(self, *, keeps_all: bool) -> None:
         self.keeps_all = keeps_all
@@ -59,19 +56,11 @@ class TableLookup(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._held = HeldRow(handle, "table")
 
-    def handleInputRows(  # noqa: N802 - Spark's name
-        self,
-        key: Any,
-        rows: Any,
-        timerValues: Any,  # noqa: N803
-    ) -> Iterator[Row]:
-        self._held.load()
-        for row in sorted(rows, key=order_of):
-            if row["side"] == TABLE:
-                self._held.apply(row)
+    def apply(self, key: str, changes: Iterable[Change]) -> Iterator[tuple[str, str | None]]:
+        self._held.load(key)
+        for change in changes:
+            if change.side == TABLE:
+                self._held.apply(change)
             elif self.keeps_all or self._held.row is not None:
-                yield Row(left=row["row"], right=self._held.row)
+                yield change.row, self._held.row
         self._held.store()
-
-    def close(self) -> None:
-        pass
