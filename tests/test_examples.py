@@ -104,6 +104,10 @@ def test_streams_join(tmp_path: Path) -> None:
         "timeout=280",
     ]
     assert "1 passed" in run(*words, str(EXAMPLES / "test_streams_join.py"), cwd=tmp_path)
+    (log,) = tmp_path.rglob("spark.log")
+    said = log.read_text()
+    assert "WARN" in said
+    assert "doesn't contain" not in said, "no keys in the log"
 
 
 @pytest.mark.parametrize("name", ["confluent", "kafka_python", "aiokafka"])

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame
 
+BUCKET = "_bucket"
 BUCKETS = 64
 GIVEN_CHARACTERS = 4 << 20
 """How much text of rows is given to Spark at a time."""
@@ -65,8 +66,8 @@ class ChangeProcessor(StatefulProcessor):
 
 def processed(changes: DataFrame, processor: ChangeProcessor, schema: str) -> DataFrame:
     """What a processor makes of changes."""
-    in_buckets = changes.drop("keyless").withColumn("bucket", F.pmod(F.hash("k"), F.lit(BUCKETS)))
-    return in_buckets.groupBy("bucket").transformWithStateInPandas(processor, schema, "Append", "None")
+    in_buckets = changes.drop("keyless").withColumn(BUCKET, F.pmod(F.hash("k"), F.lit(BUCKETS)))
+    return in_buckets.groupBy(BUCKET).transformWithStateInPandas(processor, schema, "Append", "None")
 
 
 def _in_order(frames: Iterable[pd.DataFrame]) -> Iterator[Change]:

@@ -14,7 +14,7 @@ import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from millstream.streams.failures import explained
 from millstream.streams.java import check_java
@@ -48,6 +48,8 @@ CORE = {
     "spark.task.maxFailures": "4",
 }
 """Over TCP, Spark and a Python worker wait 40 ms for each other when a task begins that reads and writes."""
+
+STATE_SERVER = "org.apache.spark.sql.execution.python.streaming.TransformWithStateInPySparkStateServer"
 
 
 def session_for(
@@ -126,3 +128,10 @@ def _start(name: str, master: str | None, conf: dict[str, str], log: Path | None
             except Exception as error:
                 raise StreamsError(f"Spark did not start: {error}; see {log}") from None
         SparkContext(conf=wanted, gateway=gateway)
+        _hush(gateway.jvm)
+
+
+def _hush(jvm: Any) -> None:
+    """Spark warns of each key for which a verb on tables holds nothing yet: the log would have all keys."""
+    logging_of = jvm.org.apache.logging.log4j
+    logging_of.core.config.Configurator.setLevel(STATE_SERVER, logging_of.Level.ERROR)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from millstream.streams.change_processor import BUCKET
 from millstream.streams.failures import explained
 from millstream.streams.problems import StreamsError
 
@@ -51,7 +52,7 @@ def stores(app: App) -> list[Store]:
 
 
 def rows(app: App, store: Store, limit: int) -> list[dict[str, Any]]:
-    """Keys and values of a store, as plain values."""
+    """Keys and values of a store, as plain values; the buckets of Millstream's own verbs are left out."""
     reader = app.spark.read.format("statestore").option("operatorId", store.operator)
     if store.variable is not None:
         reader = reader.option("stateVarName", store.variable)
@@ -59,6 +60,8 @@ def rows(app: App, store: Store, limit: int) -> list[dict[str, Any]]:
         reader = reader.option("storeName", store.store)
     with explained(app.folder.log):
         held = reader.load(store.checkpoint.as_uri()).drop("partition_id").limit(limit)
+        if held.select("key.*").columns == [BUCKET]:
+            held = held.selectExpr("user_map_key AS key", "user_map_value AS value")
         found = held.selectExpr("to_json(struct(*)) AS text").collect()
     return [json.loads(each["text"]) for each in found]
 
