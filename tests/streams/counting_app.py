@@ -7,10 +7,13 @@ python -m tests.streams.counting_app MASTER BOOTSTRAP FROM TO CHECKPOINT OFFSETS
 
 from __future__ import annotations
 
+import os
 import sys
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import count, lit
+
+from millstream.streams import sink_failpoints
 
 CONFIG = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -36,6 +39,8 @@ def main(
     builder = SparkSession.builder.master(master).appName("counting")
     for key, value in CONFIG.items():
         builder = builder.config(key, value)
+    for name in (sink_failpoints.FOLDER, sink_failpoints.WITHOUT_DECISION):
+        builder = builder.config(f"spark.executorEnv.{name}", os.environ.get(name, ""))
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     records = (

@@ -9,7 +9,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -24,9 +23,8 @@ START_SECONDS = 300.0
 class StandaloneCluster:
     """`with StandaloneCluster(folder, workers=2) as cluster:` then `cluster.master` is what to connect to."""
 
-    def __init__(self, folder: Path, workers: int = 2, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, workers: int = 2) -> None:
         self._folder = folder
-        self._environment = environment or {}
         self._workers = workers
         self._port = free_port()
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -37,6 +35,11 @@ class StandaloneCluster:
         started = re.search(r"Starting Spark master at (spark://\S+)", self.log)
         assert started is not None, "the master has not started"
         return started[1]
+
+    @property
+    def pids(self) -> list[int]:
+        """Master and workers; executors are children of these."""
+        return [process.pid for process in self._processes]
 
     @property
     def log(self) -> str:
@@ -61,7 +64,6 @@ class StandaloneCluster:
         home = Path(pyspark.__file__).parent
         environment = {
             **os.environ,
-            **self._environment,
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_HOME": str(home),

@@ -4,6 +4,10 @@ A stateful app counts keys; the counts that it has written, read committed, are 
 input and the bounds of the batches: no more, no less. With the decisions left out, the same kills are found
 out.
 
+It runs on a cluster of two hosts, with task retries and speculation: whenever something is killed, an attempt
+of a task stands still with its rows written, so that Spark starts another one beside it. (It speculates on
+no local master, and not where the first attempt runs.)
+
 MILLSTREAM_SPARK_ROUNDS says how often something is killed; the places come first, random moments then.
 """
 
@@ -20,11 +24,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
+import psutil
 import pytest
 
 from millstream import Admin, Producer
 from millstream.client.offsets import READ_COMMITTED
 from millstream.streams import sink_failpoints
+from millstream.streams.sink_reset import settle_sink
 from tests.client.logs import records_in
 from tests.processes import BrokerProcess, until
 from tests.streams.standalone import StandaloneCluster
@@ -51,13 +57,16 @@ PLACES = [
     (DRIVER, "after-end-2"),
     (DRIVER, "written"),
 ]
+AT_RANDOM = max(0, ROUNDS - len(PLACES))
 
 
 class App:
     """The counting app in processes of its own, on a topic of its own, beside a broker of its own."""
 
-    def __init__(self, folder: Path, broker: BrokerProcess, batches: int, mode: str, master: str) -> None:
-        self.folder, self.broker, self.master, self.mode = folder, broker, master, mode
+    def __init__(
+        self, folder: Path, broker: BrokerProcess, batches: int, mode: str, cluster: StandaloneCluster | None
+    ) -> None:
+        self.folder, self.broker, self.mode, self.cluster = folder, broker, mode, cluster
         self.failpoints = folder / "failpoints"
         self.failpoints.mkdir()
         self.checkpoint = folder / "checkpoint"
@@ -81,7 +90,8 @@ class App:
             sink_failpoints.FOLDER: str(self.failpoints),
             sink_failpoints.WITHOUT_DECISION: "" if self.with_decision else "1",
         }
-        where = [self.master, self.broker.bootstrap, "in", "out", str(self.checkpoint)]
+        master = "local[2,4]" if self.cluster is None else self.cluster.master
+        where = [master, self.broker.bootstrap, "in", "out", str(self.checkpoint)]
         arguments = [*where, str(PER_BATCH), self.mode]
         with (self.folder / "app.out").open("ab") as log:
             self.process = subprocess.Popen(
@@ -102,6 +112,18 @@ class App:
         if self.process is not None and self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait(30)
+
+    def python_worker(self, random: Random) -> int | None:
+        """One of Spark's Python workers, of the driver or an executor; None if all is read."""
+
+        def found() -> list[int]:
+            roots = [] if self.process is None else [self.process.pid]
+            roots += [] if self.cluster is None else self.cluster.pids
+            return sorted({worker for root in roots for worker in python_workers(root)})
+
+        until(lambda: found() or self.is_over, LONG, "a Python worker")
+        workers = found()
+        return random.choice(workers) if workers else None
 
     def finish(self) -> None:
         """Run until all is read, starting again where something stopped it."""
@@ -136,7 +158,12 @@ class App:
 
     def go_on(self) -> None:
         for hit in self.failpoints.glob("*"):
-            hit.unlink()
+            hit.unlink(missing_ok=True)
+
+    def settle(self) -> None:
+        """Abort what is open: readers of what is committed wait for it."""
+        query = json.loads((self.checkpoint / "metadata").read_text())["id"]
+        settle_sink(self.broker.bootstrap, query)
 
     def output(self) -> Counter[tuple[bytes, int]]:
         parts = records_in(self.broker.bootstrap, "out", PARTITIONS, isolation_level=READ_COMMITTED)
@@ -163,14 +190,33 @@ class App:
         return found
 
 
+def python_workers(root: int) -> list[int]:
+    """The Python workers below a process: what Spark's daemons of them have forked."""
+    found = []
+    try:
+        for each in psutil.Process(root).children(recursive=True):
+            parent = each.parent()
+            if parent is not None and all("pyspark.daemon" in one.cmdline() for one in (each, parent)):
+                found.append(each.pid)
+    except psutil.NoSuchProcess:
+        return []  # it ended while it was looked at
+    return found
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
+    with StandaloneCluster(tmp_path_factory.mktemp("cluster"), workers=2) as running:
+        yield running
+
+
 @pytest.fixture
 def make_app(tmp_path: Path, broker_process: Callable[..., BrokerProcess]) -> Iterator[Callable[..., App]]:
     made: list[App] = []
 
-    def make(batches: int, mode: str = "complete", master: str = "local[2,4]") -> App:
+    def make(batches: int, mode: str = "complete", cluster: StandaloneCluster | None = None) -> App:
         broker = broker_process()
         broker.start()
-        made.append(App(tmp_path, broker, batches, mode, master))
+        made.append(App(tmp_path, broker, batches, mode, cluster))
         return made[-1]
 
     yield make
@@ -182,7 +228,10 @@ def make_app(tmp_path: Path, broker_process: Callable[..., BrokerProcess]) -> It
 def strike(app: App, victim: str, process: int | None) -> None:
     """Kill; whoever does not die with it goes on."""
     if victim == WORKER and process is not None:
-        os.kill(process, signal.SIGKILL)
+        try:
+            os.kill(process, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # Spark was faster
         app.go_on()
     elif victim == BROKER:
         app.broker.kill()
@@ -193,27 +242,65 @@ def strike(app: App, victim: str, process: int | None) -> None:
         app.go_on()
 
 
-def test_killed_everywhere(make_app: Callable[..., App]) -> None:
+def strike_at(app: App, victim: str, place: str) -> bool:
+    """Kill at a place, while an attempt of a task stands still; false if all is read."""
+    process = app.stop_at(sink_failpoints.WRITTEN)
+    if process is not None and place != sink_failpoints.WRITTEN:
+        process = app.stop_at(place)  # which is reached by another attempt
+    if process is not None:
+        strike(app, victim, process)
+    return process is not None
+
+
+def strike_at_random(app: App, victim: str, random: Random) -> bool:
+    """Kill at any moment after one when an attempt of a task stood still; false if all is read."""
+    if app.stop_at(sink_failpoints.WRITTEN) is None:
+        return False
+    time.sleep(random.uniform(0, 3))  # a random moment is what is asked for
+    strike(app, victim, app.python_worker(random) if victim == WORKER else None)
+    return True
+
+
+def kill_everywhere(app: App, places: list[tuple[str, str]], at_random: int) -> None:
+    """Then run to the end. There has to be enough to read for all of it: a moment is some batches long."""
     random = Random(7)
-    app = make_app(batches=3 * ROUNDS)
-    hits: list[tuple[str, str]] = []
-    for number in range(ROUNDS):
+    for victim, place in places:
         if app.is_over:
             app.start()
-        if number < len(PLACES):
-            victim, place = PLACES[number]
-            process = app.stop_at(place)
-            if process is not None:
-                hits.append((victim, place))
-        else:
-            victim, process = random.choice([DRIVER, DRIVER, BROKER]), None
-            before = app.committed_batches
-            until(lambda: app.is_over or app.committed_batches > before, LONG, "a batch")  # noqa: B023
-            time.sleep(random.uniform(0, 1.5))  # a random moment is what is asked for
-        strike(app, victim, process)
+        assert strike_at(app, victim, place), f"{victim} at {place}: {app.log[-3000:]}"
+    for number in range(at_random):
+        if app.is_over:
+            app.start()
+        victim = [DRIVER, WORKER, BROKER][number % 3]
+        assert strike_at_random(app, victim, random), f"{victim} at random: {app.log[-3000:]}"
     app.finish()
-    assert hits == PLACES[:ROUNDS], app.log[-3000:]
+
+
+def test_killed_everywhere(make_app: Callable[..., App], cluster: StandaloneCluster) -> None:
+    app = make_app(batches=2 * len(PLACES[:ROUNDS]) + 5 * AT_RANDOM, cluster=cluster)
+    kill_everywhere(app, PLACES[:ROUNDS], AT_RANDOM)
     assert app.output() == app.answer()
+    with Admin(app.broker.bootstrap) as admin:
+        names = [each.transactional_id for each in admin.list_transactions()]
+    assert any(name.endswith("-1") for name in names), "second attempts wrote"
+
+
+def test_without_decisions_the_same_kills_are_found_out(
+    make_app: Callable[..., App], cluster: StandaloneCluster
+) -> None:
+    places = [(victim, place) for victim, place in PLACES[:ROUNDS] if "decision" not in place]
+    app = make_app(batches=2 * len(places) + 5 * AT_RANDOM, cluster=cluster)
+    app.with_decision = False
+    kill_everywhere(app, places, AT_RANDOM)
+    app.settle()
+    check_found_out(app)
+
+
+def check_found_out(app: App) -> None:
+    output, answer = app.output(), app.answer()
+    assert output != answer
+    assert set(output) >= set(answer)
+    assert max(output.values()) > 1, "what was committed before the kill came again"
 
 
 def test_killed_in_a_function_for_each_batch(make_app: Callable[..., App]) -> None:
@@ -226,33 +313,12 @@ def test_killed_in_a_function_for_each_batch(make_app: Callable[..., App]) -> No
     assert app.output() == app.answer()
 
 
-def test_without_decisions_the_same_kills_are_found_out(make_app: Callable[..., App]) -> None:
-    app = make_app(batches=4)
+def test_without_decisions_so_it_is_in_a_function_for_each_batch(make_app: Callable[..., App]) -> None:
+    app = make_app(batches=2, mode="update")
     app.with_decision = False
     app.start()
     assert app.stop_at("after-end-1") is not None, app.log[-3000:]
     strike(app, DRIVER, None)
     app.finish()
-    output, answer = app.output(), app.answer()
-    assert output != answer
-    assert set(output) >= set(answer), "what was committed before the kill came again"
-    assert max(output.values()) == 2
-
-
-def test_a_speculative_attempt_wins(make_app: Callable[..., App], tmp_path: Path) -> None:
-    """The first attempt stands still with all rows written; a second one writes them again and is committed.
-
-    On a cluster of two hosts: Spark speculates on no local master, and not where the first attempt runs.
-    """
-    environment = {sink_failpoints.FOLDER: str(tmp_path / "failpoints")}
-    with StandaloneCluster(tmp_path, workers=2, environment=environment) as cluster:
-        app = make_app(batches=2, master=cluster.master)
-        app.start()
-        assert app.stop_at("written") is not None, app.log[-3000:]
-        until(lambda: app.is_over or app.committed_batches, LONG, "the batch is committed without it")
-        app.go_on()
-        app.finish()
-    assert app.output() == app.answer()
-    with Admin(app.broker.bootstrap) as admin:
-        names = [each.transactional_id for each in admin.list_transactions()]
-    assert any(name.endswith("-1") for name in names), "a second attempt wrote"
+    app.settle()
+    check_found_out(app)
