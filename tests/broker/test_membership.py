@@ -12,6 +12,14 @@ from millstream.controller import tree
 from millstream.registry.memory import MemoryRegistry, MemoryTree
 
 
+async def kept() -> bool:
+    return True
+
+
+async def lost() -> bool:
+    return False
+
+
 def test_a_broker_comes_back_whatever_went_wrong_when_it_was_lost() -> None:
     async def main() -> None:
         registry = MemoryRegistry(MemoryTree())
@@ -32,7 +40,7 @@ def test_a_broker_comes_back_whatever_went_wrong_when_it_was_lost() -> None:
             on_lost=fail,
             on_joined=back.set,
         )
-        await membership.join(was_clean=True)
+        await membership.join(kept)
         before = membership.epoch
         registry.lose()
         async with asyncio.timeout(10):
@@ -69,7 +77,7 @@ def test_what_a_crash_may_have_cost_is_said_until_a_controller_has_heard_it() ->
             node = await registry.get(f"{tree.BROKERS}/1")
             return msgspec.json.decode(node.data, type=tree.BrokerIdNode)
 
-        await membership.join(was_clean=False)
+        await membership.join(lost)
         assert not (await registered_after_a_loss()).was_clean
         membership.answered_for()
         assert (await registered_after_a_loss()).was_clean
@@ -99,7 +107,7 @@ def test_a_broker_that_leaves_takes_nobody_elses_registration_away() -> None:
             on_lost=lost.set,
             on_joined=lambda: None,
         )
-        await membership.join(was_clean=True)
+        await membership.join(kept)
         path = f"{tree.BROKERS}/1"
         mine.lose()
         await other.create(path, b"{}", ephemeral=True)

@@ -364,11 +364,19 @@ def test_nobody_counts_on_a_damaged_replica_where_another_can_lead(
     found = without_damaged(state, damaged, candidates, rule)
     check(found)
     others = set(state.isr) - {damaged}
-    can_lead = state.leader not in (damaged, -1) or bool(state.leader == damaged and others & candidates)
+    leads = state.leader == damaged
+    can_lead = bool(others & candidates) if leads else state.leader in candidates
     if not can_lead:
         assert found == state
         return
     assert found.leader not in (damaged, -1)
-    assert damaged not in (*found.isr, *found.eligible)
-    assert set(found.isr) == others
+    is_needed = len(others) < min(rule.min_isr, len(state.replicas), len(state.isr))
+    if is_needed and not leads:
+        assert found == state
+        return
     assert found.leader_epoch == state.leader_epoch + 1
+    if is_needed:
+        assert (found.isr, found.eligible) == (state.isr, state.eligible)
+    else:
+        assert damaged not in (*found.isr, *found.eligible)
+        assert set(found.isr) == others

@@ -87,7 +87,6 @@ class Broker(NamedTuple):
     """As a leader: the end and the broker epoch of each replica, by its last fetch."""
     damaged: int | None = None
     """If records of its log cannot be read: the last leader epoch in which it may have fetched."""
-    is_damage_told: bool = False
 
     @property
     def end(self) -> int:

@@ -148,7 +148,9 @@ class Model:
         if known is None or known.leader in (number, -1):
             return
         if broker.damaged is not None and self.rules.mends_in_a_new_epoch:
-            return
+            if number not in (*known.isr, *known.eligible, known.last_leader):
+                return
+            broker = broker._replace(damaged=known.leader_epoch)
         leader = state.brokers[known.leader]
         if (
             not leader.is_up
@@ -255,15 +257,15 @@ class Model:
         known = broker.partition
         if broker.damaged is None:
             if state.damages_left and known is not None and broker.log and self._is_bearable(state, number):
-                met = broker._replace(damaged=known.leader_epoch, is_damage_told=False)
+                met = broker._replace(damaged=known.leader_epoch)
                 left = state._replace(damages_left=state.damages_left - 1)
                 yield f"{number} meets damage", left.with_broker(number, met)
             return
         now = state.partition
-        if broker.is_registered and (not broker.is_damage_told or number in {*now.isr, *now.eligible}):
+        is_counted = number in {*now.isr, *now.eligible}
+        if broker.is_registered and (is_counted or broker.damaged >= now.leader_epoch):
             found = elections.without_damaged(now.state(), number, state.live, self.rules.elections)
-            told = state._replace(partition=now.written(found))
-            after = told.with_broker(number, broker._replace(is_damage_told=True))
+            after = state._replace(partition=now.written(found))
             if after != state:
                 yield f"{number} tells of damage", after
         if known is None or known.leader in (number, -1):
@@ -272,7 +274,7 @@ class Model:
             return
         if known.leader_epoch > broker.damaged or not self.rules.mends_in_a_new_epoch:
             for kept in range(broker.end):
-                cut = broker._replace(log=broker.log[:kept], damaged=None, is_damage_told=False)
+                cut = broker._replace(log=broker.log[:kept], damaged=None)
                 doubted = state._replace(unclean=state.unclean | {number}, hurt=state.hurt | {number})
                 yield f"{number} mends damage, and keeps {kept} records", doubted.with_broker(number, cut)
 
@@ -294,7 +296,6 @@ class Model:
                 epoch_start=0,
                 high_watermark=0,
                 damaged=None,
-                is_damage_told=False,
             )
             unclean = state.unclean | {number}
             is_bearable = self._is_bearable(state, number)

@@ -39,7 +39,7 @@ def test_no_committed_record_is_lost(
 
 
 @pytest.mark.parametrize(
-    ("records", "proposals", "faults", "least"), [(1, 0, 1, 30_000), (2, 1, 0, 30_000), (1, 2, 0, 30_000)]
+    ("records", "proposals", "faults", "least"), [(1, 0, 1, 20_000), (2, 1, 0, 20_000), (1, 2, 0, 20_000)]
 )
 def test_no_committed_record_is_lost_where_one_replica_is_damaged(
     records: int, proposals: int, faults: int, least: int

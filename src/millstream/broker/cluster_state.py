@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -172,7 +172,7 @@ class ClusterState:
             sequence=self._sequence,
             max_wait_ms=MAX_WAIT_MS,
             failed=_named(each for each in broker.replicas if each.failure is not None),
-            damaged=_named(broker.replicas.damaged()),
+            damaged=_damaged(broker.replicas.damaged()),
             full=_named(broker.replicas.full()),
         )
         if broker.controller.is_active:
@@ -340,3 +340,16 @@ def _named(partitions: Iterable[Partition]) -> list[ClusterStateRequest.FailedTo
     for partition in partitions:
         by_topic.setdefault(partition.topic_id, []).append(partition.name.partition)
     return [ClusterStateRequest.FailedTopic(topic_id=id_, partitions=at) for id_, at in by_topic.items()]
+
+
+def _damaged(epochs: Mapping[Partition, int]) -> list[ClusterStateRequest.DamagedTopic]:
+    by_topic: dict[UUID, ClusterStateRequest.DamagedTopic] = {}
+    for partition, epoch in epochs.items():
+        topic_id = partition.topic_id
+        named = by_topic.get(topic_id)
+        if named is None:
+            named = ClusterStateRequest.DamagedTopic(topic_id=topic_id, partitions=[], epochs=[])
+            by_topic[topic_id] = named
+        named.partitions.append(partition.name.partition)
+        named.epochs.append(epoch)
+    return list(by_topic.values())

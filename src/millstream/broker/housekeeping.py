@@ -63,7 +63,7 @@ class Housekeeping:
         background.every(
             "saving high watermarks",
             lambda: config["replica.high.watermark.checkpoint.interval.ms"],
-            self._broker.replicas.save_watermarks,
+            self._broker.replicas.checkpoint_watermarks,
         )
         background.every(
             "checking followers",

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from millstream.clock import Clock
 from millstream.cluster.metadata import Endpoint
@@ -56,13 +56,17 @@ class Membership:
         self.epoch = -1
         """The number of the registration that holds; -1 while there is none."""
 
-    async def join(self, *, was_clean: bool) -> None:
+    async def join(self, was_clean: Callable[[], Awaitable[bool]]) -> None:
         """Tell the cluster under which addresses this broker is reached, now and in every new session.
 
-        `was_clean` says whether all that this broker wrote before its last stop is still there.
+        `was_clean` says whether all that this broker wrote before its last stop is still there. It is asked
+        each time before this broker registers: another process of its number may have stopped meanwhile.
         """
-        self._was_clean = was_clean
-        await self._register()
+
+        async def look() -> None:
+            self._was_clean = await was_clean()
+
+        await self._register(look)
         self._is_member = True
         self._registry.on_session_lost = self._lost
         if self._registry.session_deadline() == float("-inf"):  # lost before anybody was told
@@ -91,9 +95,21 @@ class Membership:
     def _path(self) -> str:
         return f"{tree.BROKERS}/{self._config.node_id}"
 
-    async def _register(self) -> None:
+    async def _register(self, look: Callable[[], Awaitable[None]] | None = None) -> None:
+        path = self._path
+
+        async def create() -> None:
+            if look is not None:
+                await look()
+            await self._registry.create(path, tree.dump(self._node()), ephemeral=True)
+
+        patience_s = 2 * self._config["registry.session.timeout.ms"] / 1000
+        await claim(path, create, patience_s)
+        self.epoch = (await self._registry.get(path)).created
+
+    def _node(self) -> tree.BrokerIdNode:
         first = self._endpoints[0]
-        node = tree.BrokerIdNode(
+        return tree.BrokerIdNode(
             endpoints=list(map(str, self._endpoints)),
             host=first.host,
             port=first.port,
@@ -103,10 +119,6 @@ class Membership:
             was_clean=self._was_clean,
             min_insync_replicas=self._config.started_with("min.insync.replicas"),
         )
-        path = self._path
-        patience_s = 2 * self._config["registry.session.timeout.ms"] / 1000
-        await claim(path, lambda: self._registry.create(path, tree.dump(node), ephemeral=True), patience_s)
-        self.epoch = (await self._registry.get(path)).created
 
     def _lost(self) -> None:
         log.error("the session with the registry is lost; beginning a new one")

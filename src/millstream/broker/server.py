@@ -242,7 +242,6 @@ class Broker:
         await self.ip_limits.start()
         for listener in (*config.listeners, *self._own_peer_listener()):
             await self._listen(listener)
-        await self.editions.compare(self.store)
         await self._join()
         await self.editions.begin(self.store)
         if self.config.peer_listener is None:
@@ -285,12 +284,9 @@ class Broker:
         self.transaction_markers.stop()
         await self._leave_cluster()
         if self._is_started:
-            was_member = self._is_member
             self._is_started = False
             for partition in self.replicas:
                 await partition.settle()
-            if was_member:
-                await self.editions.begin(self.store)
             await asyncio.get_running_loop().run_in_executor(None, self._close_store)
         await asyncio.get_running_loop().run_in_executor(None, self.threads.close)
         await self.registry.close()
@@ -303,6 +299,8 @@ class Broker:
         if hasattr(self, "controller"):
             await self.controller.stop()
         if self.membership is not None:
+            if self._is_started and self._is_member:
+                await self.editions.begin(self.store)
             await self.membership.leave()
         if hasattr(self, "controller"):
             await self.controller.give_up()
@@ -435,7 +433,12 @@ class Broker:
             on_lost=self._session_lost,
             on_joined=self.cluster_state.wake,
         )
-        await self.membership.join(was_clean=self.store.kept_all)
+        await self.membership.join(self._kept_all)
+
+    async def _kept_all(self) -> bool:
+        """Whether all that was written before the last stop is there, as far as is known at this moment."""
+        await self.editions.compare(self.store)
+        return self.store.kept_all
 
     def _session_lost(self) -> None:
         self.controller.session_lost()

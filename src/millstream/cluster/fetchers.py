@@ -63,6 +63,10 @@ class Fetchers:
         self._places[partition] = place
         fetcher.add(partition)
 
+    def is_following(self, partition: Partition) -> bool:
+        """Whether a partition is being copied."""
+        return partition in self._places
+
     def remove(self, partition: Partition) -> None:
         """Copy a partition no more."""
         place = self._places.pop(partition, None)

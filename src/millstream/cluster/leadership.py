@@ -22,12 +22,15 @@ LONG_AGO = float("-inf")
 
 REFUSED_PAUSE_S = 0.2
 """How long after a refusal the next proposal is made at the earliest."""
+MAX_REFUSED_PAUSE_S = 5.0
+"""How long at most a follower is not proposed again that was refused time and again."""
 
 
 class Follower:
     """One follower, by what its fetches told."""
 
     __slots__ = (
+        "_refusals",
         "asked_at",
         "asked_end",
         "broker_epoch",
@@ -51,6 +54,7 @@ class Follower:
         self.asked_end = 0
         """The leader's end when it last asked: if it has that now, it was caught up then."""
         self.refused_until = LONG_AGO
+        self._refusals = 0
 
     def begin(self, broker_epoch: int) -> None:
         """It began again: what it had before, it may have lost."""
@@ -58,10 +62,16 @@ class Follower:
         self.end_offset = self.start_offset = self.high_watermark = rules.UNKNOWN
         self.asked_at, self.asked_end = LONG_AGO, 0
 
-    def refused(self, until: float) -> None:
-        """It was not let in: nobody is to wait for it before it has caught up again, nor before then."""
+    def refused(self, now: float) -> None:
+        """It was not let in: nobody waits for it until it has caught up again, nor proposes it for a while."""
         self.caught_up_at = LONG_AGO
-        self.refused_until = until
+        self.refused_until = now + min(REFUSED_PAUSE_S * 2**self._refusals, MAX_REFUSED_PAUSE_S)
+        self._refusals = min(self._refusals + 1, 10)
+
+    def admitted(self) -> None:
+        """It is in sync."""
+        self.refused_until = LONG_AGO
+        self._refusals = 0
 
     def fetched(self, offset: int, start_offset: int, leader_end: int, now: float) -> None:
         if offset >= leader_end:
@@ -203,6 +213,7 @@ class Leadership:
         if (
             follower.replica_id in self.isr
             or follower.end_offset == rules.UNKNOWN
+            or self._holder.clock.monotonic() < follower.refused_until
             or not rules.may_join(follower.end_offset, high_watermark, self._epoch_start)
             or not self._holder.is_alive(follower.replica_id, follower.broker_epoch)
         ):
@@ -250,14 +261,18 @@ class Leadership:
         self.isr = list(isr)
         self.version = version
         self.proposed = None
+        for one in self.followers.values():
+            if one.replica_id in self.isr:
+                one.admitted()
         self.recount()
 
     def refused(self) -> None:
         """The controller wrote nothing down, and never will. Nobody waits for who was not let in."""
-        self._no_proposal_before = self._holder.clock.monotonic() + REFUSED_PAUSE_S
+        now = self._holder.clock.monotonic()
+        self._no_proposal_before = now + REFUSED_PAUSE_S
         for one in self.proposed or ():
             if one in self.followers and one not in self.isr:
-                self.followers[one].refused(self._no_proposal_before)
+                self.followers[one].refused(now)
         self.proposed = None
         self.recount()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from uuid import UUID
 
 from millstream.clock import Clock
@@ -70,6 +70,7 @@ class Replicas:
         self._names: dict[UUID, str] = {}
         self._counters: dict[str, TopicCounters] = {}
         self._watermarks: dict[TopicPartition, int] | None = None
+        self._saving = asyncio.Lock()
         self._absent: set[Partition | None] = set()
         """Those whose log is in no log dir, though it should be."""
         self._holder = Holder(
@@ -96,7 +97,7 @@ class Replicas:
             self._fetchers = Fetchers(peers, config, clock, broker_epoch, counters)
             self._isr_changes = IsrChanges(self._broker_id, broker_epoch, metadata, peers, counters)
             self._holder.propose = self._isr_changes.propose
-            self._mending = Mending(self._broker_id, self, self._fetchers, self.save_watermarks)
+            self._mending = Mending(self, self._fetchers, peers, clock, self.save_watermarks)
         self.on_lead: Callable[[Partition], None] = lambda _: None
         """Told of each partition that this broker begins to lead."""
         self.on_resign: Callable[[Partition], None] = lambda _: None
@@ -231,8 +232,8 @@ class Replicas:
         partition.follow(state)
         if was_leader:
             self.on_resign(partition)
-        if self._fetchers is not None and partition.log.damage is None:
-            self._fetchers.follow(partition)
+        if self._mending is not None:
+            self._mending.follow(partition)
 
     def _hold(
         self, topic: Topic, index: int, state: PartitionState, config: LogConfig, is_new: bool
@@ -378,9 +379,9 @@ class Replicas:
                 partition.fail(KafkaStorageError(f"the log dir {path} has failed"))
                 self.on_resign(partition)
 
-    def damaged(self) -> list[Partition]:
-        """Those of which records cannot be read, and which others should lead."""
-        return [] if self._mending is None else self._mending.report()
+    def damaged(self) -> Mapping[Partition, int]:
+        """Those of which records cannot be read, with the last leader epochs in which they were fetched."""
+        return {} if self._mending is None else self._mending.report()
 
     def full(self) -> list[Partition]:
         """Those that cannot be written for want of room, and which others should lead."""
@@ -412,12 +413,20 @@ class Replicas:
             await self._isr_changes.stop()
         await self.save_watermarks()
 
-    async def save_watermarks(self) -> None:
-        """Write down what is committed, in a thread."""
-        watermarks = {partition.name: partition.high_watermark for partition in self}
-        await asyncio.get_running_loop().run_in_executor(
-            None, self._store.checkpoint_high_watermarks, watermarks
-        )
+    async def checkpoint_watermarks(self) -> None:
+        """Write down what is committed, time and again."""
+        await self.save_watermarks()
+
+    async def save_watermarks(self) -> bool:
+        """Write down what is committed, in a thread; false if not all of it could be.
+
+        One after another, so that an older state never comes later.
+        """
+        async with self._saving:
+            watermarks = {partition.name: partition.high_watermark for partition in self}
+            return await asyncio.get_running_loop().run_in_executor(
+                None, self._store.checkpoint_high_watermarks, watermarks
+            )
 
 
 def _is_newer(state: PartitionState, known: PartitionState) -> bool:

@@ -52,7 +52,12 @@ class BrokerRequests:
         failed = _replicas(request.failed)
         if term.partitions.is_news(broker_id, failed):
             await controller.in_turn(lambda: term.partitions.replicas_failed(broker_id, failed))
-        hindered = Hindered(_replicas(request.damaged), _replicas(request.full))
+        damaged = {
+            (topic.topic_id, index): epoch
+            for topic in request.damaged
+            for index, epoch in zip(topic.partitions, topic.epochs, strict=False)
+        }
+        hindered = Hindered(damaged, _replicas(request.full))
         if term.hindrances.is_news(broker_id, hindered):
             await controller.in_turn(lambda: term.hindrances.note(broker_id, hindered))
         feed = term.feed

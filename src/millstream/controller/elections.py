@@ -154,10 +154,13 @@ def without_damaged(
 
     Nobody counts on it, and a new leader epoch begins: what the replica fetched before is forgotten by that,
     and it fetches again only after it was cut off. If no other in sync can lead, the state stays as it is.
+    While it is needed for min.insync.replicas it only leads no more: all but a little of it is sound.
     """
     found = stepping_down(state, broker, candidates, rules)
-    if found.leader == NO_LEADER or broker in found.isr:
+    if found.leader not in candidates or broker in found.isr:
         return state
+    if len(found.isr) < min(rules.min_isr, len(state.replicas), len(state.isr)):
+        return led_by(state, found.leader) if state.leader == broker else state
     found = replace(found, eligible=[each for each in found.eligible if each != broker])
     return found if found.leader_epoch > state.leader_epoch else led_by(found, found.leader)
 

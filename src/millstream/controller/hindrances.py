@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from millstream.controller.elections import settled, stepping_down, without_damaged
 from millstream.controller.ledger import Decision, Ledger
-from millstream.controller.picture import NOT_HINDERED, Hindered, Picture, Replica
+from millstream.controller.picture import NOT_HINDERED, Hindered, Picture
 
 
 class Hindrances:
@@ -24,23 +24,20 @@ class Hindrances:
         """Whether something is to be done: others may have come in sync since the same was last said."""
         if self._picture.hindered.get(broker_id, NOT_HINDERED) != hindered:
             return True
-        return any(hindered) and next(self._decisions(broker_id, hindered, frozenset()), None) is not None
+        return any(hindered) and next(self._decisions(broker_id, hindered), None) is not None
 
     async def note(self, broker_id: int, hindered: Hindered) -> None:
         """A broker says which of its replicas are hindered; those it said it of before are no more."""
-        picture = self._picture
-        before = picture.hindered.get(broker_id, NOT_HINDERED)
-        await self._ledger.decide(self._decisions(broker_id, hindered, hindered.damaged - before.damaged))
-        picture.hindered.pop(broker_id, None)
+        await self._ledger.decide(self._decisions(broker_id, hindered))
+        self._picture.hindered.pop(broker_id, None)
         if any(hindered):
-            picture.hindered[broker_id] = hindered
+            self._picture.hindered[broker_id] = hindered
 
-    def _decisions(
-        self, broker_id: int, hindered: Hindered, newly_damaged: frozenset[Replica]
-    ) -> Iterator[Decision]:
+    def _decisions(self, broker_id: int, hindered: Hindered) -> Iterator[Decision]:
         picture = self._picture
         candidates = picture.candidates
-        for topic_id, index in sorted(hindered.damaged | hindered.full):
+        for place in sorted({*hindered.damaged, *hindered.full}):
+            topic_id, index = place
             topic = picture.ids.get(topic_id)
             if topic is None or index >= len(topic.partitions):
                 continue
@@ -48,10 +45,12 @@ class Hindrances:
             if broker_id not in state.replicas:
                 continue
             fit = picture.candidates_for(topic, index, candidates) - picture.hindered_for(topic, index)
-            place = topic_id, index
-            if place not in hindered.damaged:
+            epoch = hindered.damaged.get(place)
+            if epoch is None:
+                if state.leader not in (broker_id, *fit):
+                    continue  # who leads is no better off, and can commit nothing without this one
                 decided = stepping_down(state, broker_id, fit, rules)
-            elif place in newly_damaged or broker_id in {*state.isr, *state.eligible}:
+            elif broker_id in {*state.isr, *state.eligible} or epoch >= state.leader_epoch:
                 decided = without_damaged(state, broker_id, fit, rules)
             else:
                 continue

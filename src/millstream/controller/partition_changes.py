@@ -258,6 +258,7 @@ class PartitionChanges:
             if state.leader != state.replicas[0] and not reassignment.is_moving(state):
                 try:
                     fit = picture.candidates_for(topic, index, candidates)
+                    fit = fit - picture.hindered_for(topic, index)
                     led = settled(preferred(state, fit), picture.rules(topic))
                     decisions.append(Decision(topic, index, led))
                 except KafkaError:

@@ -23,13 +23,13 @@ Replica = tuple[UUID, int]
 class Hindered(NamedTuple):
     """Replicas of one broker that others should lead, if they can."""
 
-    damaged: frozenset[Replica]
-    """Those of which records cannot be read."""
+    damaged: Mapping[Replica, int]
+    """Those of which records cannot be read, with the last leader epoch in which each was led or fetched."""
     full: frozenset[Replica]
     """Those that cannot be written, for want of room."""
 
 
-NOT_HINDERED = Hindered(frozenset(), frozenset())
+NOT_HINDERED = Hindered({}, frozenset())
 
 
 class Picture:

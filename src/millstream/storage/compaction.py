@@ -14,13 +14,14 @@ import logging
 from collections.abc import Iterable
 from typing import TypeVar
 
-from millstream.errors import MillstreamError
+from millstream.errors import KafkaStorageError, MillstreamError
 from millstream.storage import names
 from millstream.storage.batch_walk import Piece, Uncleanable
 from millstream.storage.cleanable import Cleanable
 from millstream.storage.cleaned_transactions import aborted_between
 from millstream.storage.cleaning import Cleaning
 from millstream.storage.cleaning_job import CleaningJob, Rewritten, Scanned
+from millstream.storage.files import is_without_room
 from millstream.storage.segment import Segment
 from millstream.storage.swap import Swap
 
@@ -158,6 +159,8 @@ class Compaction:
             self.check()
         except Interrupted as interrupted:
             return interrupted
+        if isinstance(error, OSError) and is_without_room(error):  # for a copy of the log, not for records
+            return KafkaStorageError(f"there is no room to compact {self.log.partition}: {error}")
         return self.log.storage_error(error) if isinstance(error, OSError) else error
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from millstream.errors import KafkaError, KafkaStorageError
 from millstream.protocol.batch import HEADER_SIZE, read_header
+from millstream.storage.producer_state import ProducerState
 from millstream.storage.recovery import good_batches
 from millstream.storage.segment import Segment
 
@@ -36,11 +37,14 @@ class Damage(NamedTuple):
 
 
 class Sound(NamedTuple):
-    """The part of a segment before a damage."""
+    """The part of a log before a damage."""
 
     segment: Segment
     size: int
+    """How much of the damaged segment is sound."""
     end_offset: int
+    producers: ProducerState | None = None
+    """What is known of producers there; None if that is to be found out."""
 
 
 def sound_part(damage: Damage, upper_offset: int) -> Sound:

@@ -25,7 +25,7 @@ def compare(dirs: Iterable[LogDir], known: Mapping[str, int], on_error: OnError)
     """Find the dirs that are older copies: their broker counts as one that lost records."""
     for directory_id, folder in _usable(dirs):
         expected = known.get(directory_id, 0)
-        if folder.edition < expected:
+        if folder.edition < expected and not folder.is_outdated:
             log.error(
                 "the log dir %s is an older copy, of edition %d; the broker has worked in edition %d since."
                 " Other replicas lead where they can, and what this one lacks is copied from them",

@@ -45,6 +45,8 @@ _PLACE: Final = Struct(">qii")
 _LENGTH_END: Final = 12
 _LOG_APPEND_TIME: Final = 8
 _NO_DATA: Final = memoryview(b"")
+_UNREADABLE: Final = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)
+"""What devices, and file systems with checksums, answer where they have lost something."""
 
 
 class Appended(NamedTuple):
@@ -390,7 +392,7 @@ class Log:
             return
         if isinstance(error, DamagedLog):
             self._damage = Damage(error.segment, offset, error.position)
-        elif isinstance(error, OSError) and error.errno == errno.EIO:
+        elif isinstance(error, OSError) and error.errno in _UNREADABLE:
             segment = self.segments.floor(offset)
             self._damage = Damage(segment, offset, NOT_KNOWN)
         else:
@@ -534,7 +536,7 @@ class Log:
         if damage.position == NOT_KNOWN and found.size >= size:  # the device reads it again
             self._damage = None
             return None
-        return found
+        return found._replace(producers=truncation.producers_at(self, found.end_offset))
 
     def keep_sound(self, sound: Sound) -> None:
         """Drop the damage that was found, and all that comes after it."""

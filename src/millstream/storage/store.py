@@ -435,8 +435,9 @@ class Store:
             except KafkaStorageError as error:
                 log.error("checkpointing %s: %s", folder.path, error)
 
-    def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Write down what is committed."""
+    def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> bool:
+        """Write down what is committed; false if that failed in a dir that is in use."""
+        is_written = True
         for folder in self.dirs:
             if folder.has_failed:
                 continue
@@ -451,6 +452,8 @@ class Store:
                 )
             except OSError as error:
                 self._not_written(folder, error)
+                is_written = False
+        return is_written
 
     def checkpoint_start_offsets(self, path: str | None = None) -> set[str]:
         """Write down where the logs start, so that deleted records stay so; the dirs where that failed.

@@ -41,10 +41,19 @@ def keep(log: Log, sound: Sound) -> None:
     if sound.end_offset <= log.segments.first.base_offset:
         restart(log, log.segments.first.base_offset)
     else:
-        _cut_off(log, sound.end_offset, (sound.segment, sound.size))
+        _cut_off(log, sound.end_offset, (sound.segment, sound.size), sound.producers)
 
 
-def _cut_off(log: Log, end_offset: int, place: tuple[Segment, int] | None) -> None:
+def producers_at(log: Log, end_offset: int) -> ProducerState:
+    """What is known of producers before an offset. In any thread."""
+    producers = log.snapshots.load(end_offset, log.segments.first.base_offset)
+    recovery.replay_producers(producers, log.segments, end_offset)
+    return producers
+
+
+def _cut_off(
+    log: Log, end_offset: int, place: tuple[Segment, int] | None, producers: ProducerState | None = None
+) -> None:
     """End the log at `end_offset`, which is at this place, or in a gap if there is none."""
     segments = log.segments
     log.doubt_from(end_offset)
@@ -68,9 +77,7 @@ def _cut_off(log: Log, end_offset: int, place: tuple[Segment, int] | None) -> No
     log.start_offset = min(log.start_offset, log.end_offset)
     log.epochs.truncate_end(log.end_offset)
     log.snapshots.keep([one.base_offset for one in log.segments], log.end_offset)
-    producers = log.snapshots.load(log.end_offset, log.segments.first.base_offset)
-    recovery.replay_producers(producers, log.segments, log.end_offset)
-    log.producers = producers
+    log.producers = producers_at(log, log.end_offset) if producers is None else producers
     if len(kept) > 1:  # recovery must never judge the gap
         log.flush()
         log.save_recovery_point()

@@ -20,6 +20,7 @@ class ClusterStateRequest(Request, key=30000, versions=(0, 0), flexible=0):
 
     Replicas that cannot be served, because their log dir failed, are named in every request; so are those
     that others should lead if they can: `damaged` ones cannot be read everywhere, `full` ones not written.
+    Of damaged ones it is said in which leader epoch they were last led, or fetched.
     """
 
     max_elements = None
@@ -28,13 +29,18 @@ class ClusterStateRequest(Request, key=30000, versions=(0, 0), flexible=0):
         topic_id: UUID
         partitions: list[i32]
 
+    class DamagedTopic(Struct):
+        topic_id: UUID
+        partitions: list[i32]
+        epochs: list[i32]
+
     broker_id: i32
     broker_epoch: i64
     controller_epoch: i32 = -1
     sequence: i64 = EVERYTHING
     max_wait_ms: i32 = 500
     failed: list[FailedTopic] = optional()
-    damaged: list[FailedTopic] = tagged(0, since=0)
+    damaged: list[DamagedTopic] = tagged(0, since=0)
     full: list[FailedTopic] = tagged(1, since=0)
 
 
