@@ -44,6 +44,13 @@ def damage(brokers: Brokers, number: int, at: float) -> int:
     return offset
 
 
+async def refilled(brokers: Brokers, number: int, *, is_full: bool) -> None:
+    """Let a broker's log dir have no room, or have it again, as far as the broker can see."""
+    (folder,) = brokers[number].store.dirs
+    folder.has_room = lambda: not is_full  # type: ignore[method-assign]
+    folder.is_full = is_full
+
+
 async def whole(brokers: Brokers) -> None:
     """Wait until all replicas are in sync, and see that they have the same records, all of them."""
     await until(lambda: brokers.isr_of("t") == [1, 2, 3])
@@ -183,3 +190,103 @@ def test_a_compacted_log_that_is_damaged_is_mended_and_compacted(tmp_path: Path)
         await until(lambda: not brokers[follower].cleaner.uncleanable)
 
     run(test, tmp_path, log_cleaner_backoff_ms="100")
+
+
+def test_what_is_sound_on_a_damaged_replica_is_kept_while_the_leader_cannot_give_it(tmp_path: Path) -> None:
+    """Both replicas are damaged, in different places: nothing is cut off that is nowhere else."""
+
+    async def test(brokers: Brokers) -> None:
+        await brokers.create("t", replicas=2, segment_bytes="1048576")
+        for number in range(RECORDS):
+            await brokers.send("t", b"%d " % number + bytes(100_000))
+        leader, follower = (
+            brokers.leader_of("t"),
+            next(n for n in brokers.isr_of("t") if n != brokers.leader_of("t")),
+        )
+        await brokers.until_committed(follower, "t", RECORDS)
+        bad, elsewhere = damage(brokers, leader, 0), damage(brokers, follower, 1)
+        assert bad < elsewhere
+        assert (await brokers.fetch(leader, "t", bad)).error_code == KafkaStorageError.code
+        await until(lambda: brokers.leader_of("t") == follower)
+        await until(lambda: brokers.replica(follower, "t").log.damage is not None)  # it was made to read
+        assert brokers.replica(leader, "t").log.end_offset == RECORDS
+        assert brokers.replica(leader, "t").log.read(elsewhere, 1).data
+
+    run(test, tmp_path)
+
+
+def test_two_damages_one_after_the_other_are_mended(tmp_path: Path) -> None:
+    """The second is met when the first has just been cut off, before the controller has heard of that."""
+
+    async def test(brokers: Brokers) -> None:
+        leader = await written(brokers)
+        follower = next(number for number in brokers.ids if number != leader)
+        low, high = damage(brokers, follower, 0), damage(brokers, follower, 1)
+        log = brokers.replica(follower, "t").log
+        with pytest.raises(KafkaStorageError):
+            log.read(high, 1)
+        cuts = log.cuts
+        await until(lambda: log.cuts > cuts)
+        with pytest.raises(KafkaStorageError):
+            log.read(low, 1)
+        await until(lambda: log.cuts > cuts + 1)
+        await whole(brokers)
+
+    run(test, tmp_path)
+
+
+def test_a_damaged_follower_that_is_needed_stays_in_sync(tmp_path: Path) -> None:
+    async def test(brokers: Brokers) -> None:
+        leader = await written(brokers)
+        follower, away = (number for number in brokers.ids if number != leader)
+        await brokers.stop(away)
+        await until(lambda: brokers.isr_of("t") == sorted([leader, follower]))
+        bad = damage(brokers, follower, 0.5)
+        with pytest.raises(KafkaStorageError):
+            brokers.replica(follower, "t").log.read(bad, 1)
+        await until(lambda: any(brokers.controller.controller.term.picture.hindered.values()))
+        for number in range(20):
+            answer = await brokers.produce(leader, "t", b"%d" % number)
+            assert answer.error_code == 0
+        assert brokers.replica(follower, "t").log.damage is not None
+        await brokers.start(away)
+        await whole(brokers)
+
+    run(test, tmp_path)
+
+
+def test_a_full_broker_keeps_no_other_out_of_the_isr(tmp_path: Path) -> None:
+    async def test(brokers: Brokers) -> None:
+        leader = await written(brokers)
+        full, other = (number for number in brokers.ids if number != leader)
+        await refilled(brokers, full, is_full=True)
+        await until(lambda: brokers.isr_of("t") == sorted([leader, other]))
+        await brokers.stop(other)
+        await until(lambda: brokers.isr_of("t") == [leader])
+        await brokers.start(other)
+        await until(lambda: other in brokers.isr_of("t"))
+        assert (await brokers.produce(leader, "t", b"goes on")).error_code == 0
+        await refilled(brokers, full, is_full=False)
+        await whole(brokers)
+
+    run(test, tmp_path)
+
+
+def test_where_all_are_full_one_still_leads_and_all_come_back(tmp_path: Path) -> None:
+    async def test(brokers: Brokers) -> None:
+        leader = await written(brokers)
+        await refilled(brokers, leader, is_full=True)
+        await until(lambda: brokers.leader_of("t") not in (leader, -1))
+        second = brokers.leader_of("t")
+        await refilled(brokers, second, is_full=True)
+        await until(lambda: brokers.leader_of("t") not in (leader, second, -1))
+        last = brokers.leader_of("t")
+        await refilled(brokers, last, is_full=True)
+        picture = brokers.controller.controller.term.picture
+        await until(lambda: len(picture.hindered) == 3)
+        assert brokers.leader_of("t") == last
+        for number in (second, leader, last):
+            await refilled(brokers, number, is_full=False)
+        await whole(brokers)
+
+    run(test, tmp_path)

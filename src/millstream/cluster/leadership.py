@@ -63,7 +63,7 @@ class Follower:
         self.asked_at, self.asked_end = LONG_AGO, 0
 
     def refused(self, now: float) -> None:
-        """It was not let in: nobody waits for it until it has caught up again, nor proposes it for a while."""
+        """It was not let in: nobody waits for it until it has caught up again, nor proposes it for now."""
         self.caught_up_at = LONG_AGO
         self.refused_until = now + min(REFUSED_PAUSE_S * 2**self._refusals, MAX_REFUSED_PAUSE_S)
         self._refusals = min(self._refusals + 1, 10)
@@ -266,15 +266,20 @@ class Leadership:
                 one.admitted()
         self.recount()
 
-    def refused(self) -> None:
-        """The controller wrote nothing down, and never will. Nobody waits for who was not let in."""
+    def refused(self) -> float:
+        """The controller wrote nothing down, and never will. Nobody waits for who was not let in.
+
+        How long it takes until all of them may be proposed again; others may before.
+        """
         now = self._holder.clock.monotonic()
         self._no_proposal_before = now + REFUSED_PAUSE_S
         for one in self.proposed or ():
             if one in self.followers and one not in self.isr:
                 self.followers[one].refused(now)
         self.proposed = None
+        longest = max((one.refused_until for one in self.followers.values()), default=now)
         self.recount()
+        return max(REFUSED_PAUSE_S, longest - now)
 
     def nearest(self, rack: str, brokers: Mapping[int, BrokerNode], offset: int) -> int:
         """The replica that a consumer in a rack should read from, -1 if that is the leader (KIP-392).

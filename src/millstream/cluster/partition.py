@@ -362,9 +362,11 @@ class Partition(Replica):
     def isr_refused(self) -> None:
         """The controller will not write it down."""
         if self.leadership is not None:
-            self.leadership.refused()
+            pause_s = self.leadership.refused()
             self.commit()
-            asyncio.get_running_loop().call_later(REFUSED_PAUSE_S * 1.1, self.admit_followers)
+            loop = asyncio.get_running_loop()
+            for each in {REFUSED_PAUSE_S, pause_s}:
+                loop.call_later(each * 1.1, self.admit_followers)
 
     def admit_followers(self) -> None:
         """Propose to have those in sync that may be; for when that changed without their doing."""
