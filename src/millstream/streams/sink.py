@@ -64,6 +64,8 @@ class Sink:
             transaction = self._write_rows(
                 this_run.transactional_id(task.partitionId(), task.attemptNumber()), rows
             )
+            if task.attemptNumber() == 0:
+                sink_failpoints.reached(sink_failpoints.WRITTEN)
         for _ in iterator:
             pass  # a decided batch comes again: its rows are written
         return Attempt(this_run, batch, task.partitionId(), task.attemptNumber(), transaction, was_decided)
@@ -77,9 +79,7 @@ class Sink:
 
     def _write_rows(self, transactional_id: str, rows: Iterator[pa.RecordBatch]) -> HandedOver | None:
         is_exactly_once = self._options.is_exactly_once
-        transaction = RowWriter(self._options, transactional_id if is_exactly_once else None).write(rows)
-        sink_failpoints.reached(sink_failpoints.WRITTEN)
-        return transaction
+        return RowWriter(self._options, transactional_id if is_exactly_once else None).write(rows)
 
     def _commit(self, attempts: Sequence[Attempt]) -> None:
         """On the driver: decide for the batch, then commit its transactions."""

@@ -19,7 +19,8 @@ LONGEST_SECONDS = 600.0
 POLL_SECONDS = 0.02
 
 WRITTEN = "written"
-"""In a task: all rows are written, the transaction is open, Spark does not know yet."""
+"""In a task's first attempt: all rows are written, its transaction open, Spark does not know it. That starts
+one speculative attempt of a task, and no other if that stood still too."""
 BEFORE_DECISION = "before-decision"
 AFTER_DECISION = "after-decision"
 AFTER_END = "after-end-"
