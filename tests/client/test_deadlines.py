@@ -73,6 +73,7 @@ ADMIN: dict[str, Callable[[AsyncAdmin], Awaitable[Any]]] = {
     "reassign": lambda it: it.reassign({HERE: [1]}, timeout=TIMEOUT),
     "list_reassignments": lambda it: it.list_reassignments(timeout=TIMEOUT),
     "elect_leaders": lambda it: it.elect_leaders([HERE], timeout=TIMEOUT),
+    "unregister_broker": lambda it: it.unregister_broker(3, timeout=TIMEOUT),
 }
 IN_RESULTS = {"delete_records", "abort_transaction"}
 """Calls that tell errors of partitions in their results, or need what only a broker gives."""
