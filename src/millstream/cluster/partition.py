@@ -226,8 +226,9 @@ class Partition(Replica):
         next_offset = appended.last_offset + 1
         if acks == ALL and self.acknowledged < next_offset:
             return self._ack_waiters.wait(next_offset)
-        if self.log.recovery_point < next_offset and self._flushing.is_due:
-            return self._flushing.waiters.wait(next_offset)
+        flushing = self._flushing
+        if self.log.recovery_point < next_offset and (flushing.is_due or flushing.waiters):
+            return flushing.waiters.wait(next_offset)  # also where others wait: none overtakes them
         return None
 
     def _write(self, data: memoryview, header: BatchHeader, transaction_version: int = 0) -> Appended:

@@ -41,8 +41,8 @@ _ALWAYS_WRITTEN = (checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS)
 """What every stop leaves behind, even if it says nothing."""
 
 
-ROOM_BYTES: Final = 4 << 20
-"""How much has to fit into a dir that was full before it is used again."""
+ROOM_BYTES: Final = 8 << 20
+"""How much has to be free in a dir that was full before it is used again."""
 
 
 class LogDirInUse(MillstreamError):
@@ -316,14 +316,16 @@ class LogDir:
         return self._disk.total_bytes(self.path), self._disk.free_bytes(self.path)
 
     def has_room(self) -> bool:
-        """Whether something can be written here: a file that is removed again is."""
+        """Whether much can be written here: a little is, and removed again. Nobody else lacks room for it."""
         path = f"{self.path}/{names.ROOM_FILE}"
         with self._checkpointing:
             if self._is_released or self.has_failed:
                 return False
             try:
+                if self._disk.free_bytes(self.path) < ROOM_BYTES:
+                    return False
                 try:
-                    write_file(self._disk, path, bytes(ROOM_BYTES))
+                    write_file(self._disk, path, bytes(ROOM_BYTES // 8))
                     fsync_file(self._disk, path)
                 finally:
                     self._disk.remove(path)

@@ -56,7 +56,7 @@ def _cut_off(
 ) -> None:
     """End the log at `end_offset`, which is at this place, or in a gap if there is none."""
     segments = log.segments
-    log.doubt_from(end_offset)
+    _doubt_from(log, end_offset)
     log.abandon_swap()
     with log.swapping:
         last = segments.floor(end_offset)  # not the one with what was found, if compaction left a gap before
@@ -85,7 +85,7 @@ def _cut_off(
 
 def restart(log: Log, offset: int) -> None:
     """Drop everything and go on at `offset`."""
-    log.doubt_from(min(offset, log.segments.first.base_offset))
+    _doubt_from(log, min(offset, log.segments.first.base_offset))
     empty(log, offset)
 
 
@@ -100,6 +100,15 @@ def empty(log: Log, offset: int) -> None:
     log.epochs.truncate_end(0)
     log.snapshots.keep((), -1)
     log.producers = ProducerState(offset)
+
+
+def _doubt_from(log: Log, offset: int) -> None:
+    """What is to be cut off does not count as durable. A full disk, on which that cannot be written down, has
+    not failed by that: nothing is cut off yet, and it can be tried again."""
+    try:
+        log.doubt_from(offset)
+    except OSError as error:
+        raise log.storage_error(error) from error
 
 
 def _drop(log: Log, segments: list[Segment]) -> None:
