@@ -55,14 +55,18 @@ async def refilled(brokers: Brokers, number: int, *, is_full: bool) -> None:
 
 
 async def whole(brokers: Brokers) -> None:
-    """Wait until all replicas are in sync, and see that they have the same records, all of them."""
-    await until(lambda: brokers.isr_of("t") == [1, 2, 3])
+    """Wait until all replicas are sound and in sync, and see that they have the same records, all of them."""
+
+    def is_whole() -> bool:
+        sound = all(brokers.replica(number, "t").log.damage is None for number in brokers.ids)
+        return sound and brokers.isr_of("t") == [1, 2, 3]
+
+    await until(is_whole)
     end = max(brokers.replica(number, "t").high_watermark for number in brokers.ids)
     for number in brokers.ids:
         await brokers.until_committed(number, "t", end)
         assert brokers.content(number, "t") == brokers.content(1, "t")
         assert brokers.replica(number, "t").log.start_offset == 0
-        assert brokers.replica(number, "t").log.damage is None
 
 
 @pytest.mark.parametrize("at", [0, 0.5, 1])
