@@ -209,3 +209,45 @@ def test_who_is_not_let_in_is_not_waited_for(tmp_path: Path) -> None:
     assert leadership.committed(8, 11) == 11
     case.fetch(3, 10)
     assert leadership.committed(8, 11) == 11
+
+
+def test_who_was_not_let_in_and_gets_no_further_is_not_waited_for_later(tmp_path: Path) -> None:
+    """Such as one whose disk is full: it has all that there was when it was refused, and asks on and on."""
+    case = Case(tmp_path, [1, 2])
+    leadership = case.leadership
+    case.fetch(2, 10)
+    assert case.fetch(3, 10)
+    leadership.refused()
+    append(case.log, batch(b"more"))
+    case.fetch(2, 11)
+    assert leadership.committed(8, 11) == 11
+    case.high_watermark = 11
+    for _ in range(5):
+        case.pass_time(REFUSED_PAUSE_S)
+        assert not case.fetch(3, 10)
+        assert leadership.committed(11, 12) == 11, "broker 2 is waited for"
+        case.follower(2).end_offset = 12
+        assert leadership.committed(11, 12) == 12, "nobody else is"
+        case.follower(2).end_offset = 11
+    assert not case.fetch(3, 10)
+    assert case.fetch(3, 11), "it got on"
+
+
+def test_whom_the_controller_put_out_is_not_waited_for_until_it_has_caught_up_anew(tmp_path: Path) -> None:
+    case = Case(tmp_path, [1, 2, 3])
+    leadership = case.leadership
+    case.fetch(2, 10)
+    case.fetch(3, 10)
+    assert leadership.committed(8, 10) == 10
+    leadership.update(PartitionState([1, 2, 3], [1, 2], 1, 4, 8))  # its disk is full, say
+    append(case.log, batch(b"more"))
+    case.fetch(2, 11)
+    assert leadership.committed(10, 11) == 11
+    case.high_watermark = 11
+    append(case.log, batch(b"still more"))
+    for _ in range(3):
+        assert not case.fetch(3, 10)
+        case.fetch(2, 12)
+        assert leadership.committed(11, 12) == 12
+    assert case.fetch(3, 12)
+    assert leadership.proposed == [1, 2, 3]

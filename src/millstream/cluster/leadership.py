@@ -62,9 +62,16 @@ class Follower:
         self.end_offset = self.start_offset = self.high_watermark = rules.UNKNOWN
         self.asked_at, self.asked_end = LONG_AGO, 0
 
+    def put_out(self) -> None:
+        """It is not in sync, whatever it had before: nobody waits for it until it has caught up anew.
+
+        Nor does it catch up by having what it had asked for until now: a full disk may let it get no further.
+        """
+        self.caught_up_at = self.asked_at = LONG_AGO
+
     def refused(self, now: float) -> None:
-        """It was not let in: nobody waits for it until it has caught up again, nor proposes it for now."""
-        self.caught_up_at = LONG_AGO
+        """It was not let in, and is not proposed again for a while."""
+        self.put_out()
         self.refused_until = now + min(REFUSED_PAUSE_S * 2**self._refusals, MAX_REFUSED_PAUSE_S)
         self._refusals = min(self._refusals + 1, 10)
 
@@ -118,6 +125,9 @@ class Leadership:
         """
         if state.version <= self.version:
             return
+        for one in self.isr:
+            if one not in state.isr and one in self.followers:
+                self.followers[one].put_out()
         self.version = state.version
         self.isr = list(state.isr)
         self.proposed = None
