@@ -31,7 +31,7 @@ def test_a_copy_that_waited_for_the_first_process_to_stop_is_an_older_one(tmp_pa
         await brokers.stop(moved)
         try:
             await asyncio.wait_for(starting, 30)
-            assert not second.store.kept_all
+            assert not second.store.dirs.kept_all
             await until(lambda: brokers.isr_of("t") == [1, 2, 3])
             assert second.replicas.topic("t")[0].log.end_offset == 11
         finally:

@@ -53,7 +53,7 @@ def test_an_unclean_stop_costs_the_place_in_every_isr_with_another_member(run: R
         make_unclean(cluster, first)
         await cluster.until(lambda: cluster.agree("alone", lambda state: state.leader == -1))
         back = await cluster.start(first)
-        assert not back.store.was_clean
+        assert not back.store.dirs.were_clean
         (alone,) = cluster.states("alone")
         assert (alone.leader, alone.isr) == (first, [first])
         assert alone.leader_epoch == 2  # one for nobody, one for the return
@@ -75,7 +75,7 @@ def test_a_killed_process_on_a_machine_that_ran_on_has_lost_nothing(run: Run) ->
             cluster.boot_id = boot_id
             broker = await cluster.start(first)
             assert cluster.states("alone")[0].leader == first
-            return broker.store.kept_all
+            return broker.store.dirs.kept_all
 
         assert not await kill_and_start("a")
         assert await kill_and_start("a")
@@ -234,11 +234,11 @@ def test_a_crash_that_the_cluster_has_not_heard_of_is_told_at_the_next_start(
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
         broker = await cluster.start(broker_id)
-        assert not broker.store.kept_all
+        assert not broker.store.dirs.kept_all
         await cluster.stop(broker_id)
         make_unclean(cluster, broker_id)
         broker = await cluster.start(broker_id)
-        assert broker.store.kept_all  # the cluster had heard of it, and the machine ran on
+        assert broker.store.dirs.kept_all  # the cluster had heard of it, and the machine ran on
 
     async def refuse(_: object) -> ClusterStateResponse:
         return ClusterStateResponse(error_code=NotController.code, error_message="not now")

@@ -127,7 +127,7 @@ def test_a_dir_taken_out_of_the_configuration_is_missed(tmp_path: Path, starts: 
         missed = directory_id(tmp_path / "d2")
         for number in range(starts):
             async with make(tmp_path, names=("d1", "d3")) as broker:
-                assert not broker.store.kept_all
+                assert not broker.store.dirs.kept_all
                 assert ends(broker, "a") == {"d1": 10}
                 (failure,) = filter(None, (one.failure for one in broker.replicas.topic("a").values()))
                 assert isinstance(failure, KafkaStorageError)
@@ -137,7 +137,7 @@ def test_a_dir_taken_out_of_the_configuration_is_missed(tmp_path: Path, starts: 
         async with make(tmp_path, names=("d1", "d2", "d3")) as broker:
             assert ends(broker, "a") == {"d1": 10, "d2": 10}
         async with make(tmp_path, names=("d3", "d2", "d1")) as broker:
-            assert broker.store.kept_all
+            assert broker.store.dirs.kept_all
 
     asyncio.run(scenario())
 
@@ -167,7 +167,7 @@ def test_a_dir_that_holds_nothing_may_be_taken_out(tmp_path: Path) -> None:
             assert offline(broker, "a") == 0
             assert [one.log.end_offset for one in broker.replicas.topic("a").values()] == [10, 10]
         async with make(tmp_path, names=("d1",)) as broker:
-            assert broker.store.kept_all  # it is forgotten
+            assert broker.store.dirs.kept_all  # it is forgotten
 
     asyncio.run(scenario())
 
@@ -184,12 +184,12 @@ def test_a_dir_that_is_lost_for_good_is_given_up(tmp_path: Path, names: tuple[st
         async with make(tmp_path, names=names) as broker:
             assert offline(broker, "a") == 1
         async with make(tmp_path, names=names, lost=(lost,)) as broker:
-            assert not broker.store.kept_all  # whoever has copies is not to count on those here
+            assert not broker.store.dirs.kept_all  # whoever has copies is not to count on those here
             assert offline(broker, "a") == 0
             ended = sorted(one.log.end_offset for one in broker.replicas.topic("a").values())
             assert ended == [0, 10]
         async with make(tmp_path, names=names) as broker:
-            assert broker.store.kept_all
+            assert broker.store.dirs.kept_all
             assert offline(broker, "a") == 0
 
     asyncio.run(scenario())
@@ -218,7 +218,7 @@ def test_a_new_dir_is_known_before_a_copy_is_made_in_it(tmp_path: Path) -> None:
     second.close()
     third = store("d1", "d2")
     assert not third.may_create_missing
-    assert not third.kept_all
+    assert not third.dirs.kept_all
     third.close()
 
 

@@ -604,7 +604,7 @@ def test_how_far_logs_are_clean_is_written_down(tmp_path: Path) -> None:
         log.append(memoryview(data), read_header(data), 0)
     log.roll()
     compact(find_cleanable(log, 3, 0), 0, 1 << 20)
-    store.checkpoint_cleaned(log)
+    store.checkpoints.write_cleaned(log)
     assert (tmp_path / "a" / "cleaner-offset-checkpoint").read_text() == "0\n1\norders 0 3\n"
     store.close()
     again = world.store()

@@ -31,20 +31,20 @@ class Broker:
             [str(path) for path in self.dirs], OsDisk(), SystemClock(), random=Random(2), boot_id="boot"
         )
         store.open()
-        store.compare_editions(self.known)
+        store.dirs.compare_editions(self.known)
         if stage != "compared":
-            begun = store.begin_edition(self.known)
+            begun = store.dirs.begin_edition(self.known)
             if stage != "begun":
                 self.known |= begun
                 store.accept_new_dirs()
-                store.mark_boot()
+                store.dirs.mark_boot()
         return store
 
     def kill(self) -> None:
         self.store.close(clean=False)
 
     def stop(self) -> None:
-        self.known |= self.store.begin_edition(self.known)
+        self.known |= self.store.dirs.begin_edition(self.known)
         self.store.close()
 
 
@@ -71,11 +71,11 @@ def test_a_kill_at_any_stage_of_a_start_makes_no_older_copy(
             broker.stop()
         else:
             broker.kill()
-        assert broker.start(stage).kept_all
+        assert broker.start(stage).dirs.kept_all
         broker.kill()
         store = broker.start()
         assert outdated(store) == [False, False]
-        assert store.kept_all
+        assert store.dirs.kept_all
         broker.kill()
 
 
@@ -94,27 +94,27 @@ def test_a_copy_that_is_put_back_is_found_until_the_cluster_knows(
     for stage in ("compared", "begun"):
         with caplog.at_level(logging.ERROR):
             store = broker.start(stage)
-        assert not store.kept_all
+        assert not store.dirs.kept_all
         assert f"the log dir {broker.dirs[0]} is an older copy" in caplog.text
         broker.kill()
     store = broker.start()
-    assert not store.kept_all
+    assert not store.dirs.kept_all
     broker.kill()
     store = broker.start()
     assert outdated(store) == [False, False]
-    assert store.kept_all
+    assert store.dirs.kept_all
     broker.kill()
 
 
 def test_what_the_registry_does_not_know_says_nothing(broker: Broker, tmp_path: Path) -> None:
     known = broker.known
     broker.known = {}  # it knows nothing yet, or no more
-    assert broker.start().kept_all
+    assert broker.start().dirs.kept_all
     broker.stop()
     assert broker.known.keys() == known.keys()
     assert all(broker.known[id_] > known[id_] for id_ in known)
     broker.known = known  # it lost its newest writes
-    assert broker.start().kept_all
+    assert broker.start().dirs.kept_all
     broker.kill()
     broker.dirs = (*broker.dirs, tmp_path / "three")
     store = broker.start()
@@ -163,5 +163,5 @@ def test_where_the_disk_is_full_nothing_is_claimed(broker: Broker, monkeypatch: 
         broker.start()
         assert broker.known == known
         broker.kill()
-    assert broker.start().kept_all
+    assert broker.start().dirs.kept_all
     broker.kill()

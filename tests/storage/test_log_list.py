@@ -26,20 +26,20 @@ LIST = ".millstream_logs"
 @pytest.mark.parametrize("clean", [False, True])
 def test_a_log_that_no_checkpoint_speaks_of_is_missed(world: World, clean: bool) -> None:
     store = world.store(boot_id="x")
-    store.mark_boot()
+    store.dirs.mark_boot()
     log = store.create(PARTITION, TOPIC_ID, LogConfig())
     append(log, batch(b"a record"))
     store.close(clean=clean)
     shutil.rmtree(log.folder)
     for _ in range(2):  # a start that is killed before anybody heard of it changes nothing
         store = world.store(boot_id="x")
-        assert not store.kept_all
+        assert not store.dirs.kept_all
         store.close(clean=False)
     store = world.store(boot_id="x")
-    store.mark_boot()
+    store.dirs.mark_boot()
     store.close(clean=False)
     store = world.store(boot_id="x")
-    assert store.kept_all, "it was told, and nothing was lost since"
+    assert store.dirs.kept_all, "it was told, and nothing was lost since"
     store.close()
 
 
@@ -77,7 +77,7 @@ for each in ("open", "replace_file", "rename", "remove", "rmtree", "makedirs"):
 def lives(store: Store) -> None:
     """What makes and takes away logs."""
     other = TopicPartition("other", 3)
-    store.mark_boot()
+    store.dirs.mark_boot()
     append(store.create(PARTITION, TOPIC_ID, LogConfig(file_delete_delay_ms=0)), batch(b"a record"))
     store.create(other, TOPIC_ID, LogConfig())
     store.delete(PARTITION, TOPIC_ID)
@@ -114,7 +114,7 @@ def test_a_kill_at_any_moment_takes_no_folder_away(tmp_path: Path) -> None:
 def test_on_a_full_disk_logs_are_deleted_and_not_missed(world: World) -> None:
     disk = world.disk = FaultyDisk()
     store = world.store(boot_id="x")
-    store.mark_boot()
+    store.dirs.mark_boot()
     store.create(PARTITION, TOPIC_ID, LogConfig(file_delete_delay_ms=0))
     store.create(TopicPartition("kept", 0), TOPIC_ID, LogConfig())
     disk.failing_suffix, disk.room_bytes = LIST, 0
@@ -126,7 +126,7 @@ def test_on_a_full_disk_logs_are_deleted_and_not_missed(world: World) -> None:
     store.create(TopicPartition("new", 0), TOPIC_ID, LogConfig())
     store.close(clean=False)
     store = world.store(boot_id="x")
-    assert (store.missed, store.kept_all) == ([], True)
+    assert (store.missed, store.dirs.kept_all) == ([], True)
     assert len(store) == 2
     store.close()
 
@@ -137,7 +137,7 @@ def test_a_folder_that_was_moved_to_another_dir_is_not_missed(tmp_path: Path) ->
     def opened() -> Store:
         store = Store(dirs, OsDisk(), TestClock(), random=Random(1), boot_id="x")
         store.open()
-        store.mark_boot()
+        store.dirs.mark_boot()
         return store
 
     store = opened()
@@ -147,7 +147,7 @@ def test_a_folder_that_was_moved_to_another_dir_is_not_missed(tmp_path: Path) ->
     (target,) = (Path(path) for path in dirs if Path(path) != source.parent)
     shutil.move(source, target / source.name)
     store = opened()
-    assert (store.missed, store.kept_all) == ([], True)
+    assert (store.missed, store.dirs.kept_all) == ([], True)
     store.close()
 
 
@@ -161,4 +161,4 @@ def test_the_file_does_not_grow_for_ever(world: World, monkeypatch: pytest.Monke
         store.delete(PARTITION)
         assert len(path.read_text().splitlines()) <= 23
     store.close()
-    assert world.store(boot_id="x").kept_all
+    assert world.store(boot_id="x").dirs.kept_all

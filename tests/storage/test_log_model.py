@@ -75,7 +75,7 @@ class Model:
         found = self.store.get(PARTITION, TOPIC_ID)
         self.log: Log = found or self.store.create(PARTITION, TOPIC_ID, self.config)
         self.store.accept_new_dirs()
-        self.store.mark_boot()
+        self.store.dirs.mark_boot()
 
     # Steps
 
@@ -129,7 +129,7 @@ class Model:
         self.log.flush()
 
     def checkpoint(self) -> None:
-        self.store.checkpoint()
+        self.store.checkpoints.write()
 
     def remove(self) -> None:
         self.store.remove_deleted()
@@ -147,7 +147,7 @@ class Model:
 
     def delete(self) -> None:
         self.log.delete_records(self.random.randrange(self.log.start_offset, self.log.end_offset + 1))
-        self.store.checkpoint_start_offsets()
+        self.store.checkpoints.write_starts()
 
     def retain(self) -> None:
         self.log.config = replace(self.config, retention_bytes=self.random.randrange(2000))
@@ -159,7 +159,7 @@ class Model:
         found = find_cleanable(self.log, stable_offset, self.clock.ms)
         if found.dirty_bytes:
             compact(found, self.clock.ms, self.random.choice([200, 1 << 16]))
-            self.store.checkpoint_cleaned(self.log)
+            self.store.checkpoints.write_cleaned(self.log)
 
     def restart(self) -> None:
         before = self.records()

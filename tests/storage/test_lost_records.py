@@ -70,30 +70,30 @@ def test_a_dir_that_lost_records_has_not_kept_all(
 ) -> None:
     """A kill of the process explains half a write at the end, a clean stop not even that."""
     store = world.store(boot_id="x")
-    store.mark_boot()
+    store.dirs.mark_boot()
     log = store.create(PARTITION, TOPIC_ID, LogConfig())
     for _ in range(5):
         append(log, batch(b"a record of some length" * 5))
-    store.checkpoint_high_watermarks({PARTITION: 5})
+    store.checkpoints.write_high_watermarks({PARTITION: 5})
     store.close(clean=clean)
     what(log)
     for _ in range(2):  # a start that is killed before anybody heard of the loss changes nothing
         store = world.store(boot_id="x")
-        assert store.kept_all != is_lost
+        assert store.dirs.kept_all != is_lost
         store.close(clean=False)
     store = world.store(boot_id="x")
-    store.mark_boot()
-    store.checkpoint_high_watermarks({one.partition: one.end_offset for one in store})
+    store.dirs.mark_boot()
+    store.checkpoints.write_high_watermarks({one.partition: one.end_offset for one in store})
     store.close(clean=False)
     store = world.store(boot_id="x")
-    assert store.kept_all, "it was told, and nothing was lost since"
+    assert store.dirs.kept_all, "it was told, and nothing was lost since"
     store.close()
 
 
 def test_a_batch_that_a_start_finds_damaged_is_no_longer_counted_on(world: World) -> None:
     """It stays where it is, so that every start finds it."""
     store = world.store(boot_id="x")
-    store.mark_boot()
+    store.dirs.mark_boot()
     log = store.create(PARTITION, TOPIC_ID, LogConfig())
     for _ in range(5):
         append(log, batch(b"a record of some length" * 5))
@@ -101,28 +101,28 @@ def test_a_batch_that_a_start_finds_damaged_is_no_longer_counted_on(world: World
     Lost.changed_length(log)
     for _ in range(2):
         store = world.store(boot_id="x")
-        assert not store.kept_all
-        store.mark_boot()
+        assert not store.dirs.kept_all
+        store.dirs.mark_boot()
         store.close(clean=False)
 
 
 def test_a_log_that_ends_before_what_was_durable_has_lost_records(world: World) -> None:
     """Nobody need have written down that they were committed."""
     store = world.store(boot_id="x")
-    store.mark_boot()
+    store.dirs.mark_boot()
     log = store.create(PARTITION, TOPIC_ID, LogConfig())
     for _ in range(5):
         append(log, batch(b"a record of some length" * 5))
     log.flush()
-    store.checkpoint()
+    store.checkpoints.write()
     store.close(clean=False)
     store = world.store(boot_id="x")
-    assert store.kept_all
+    assert store.dirs.kept_all
     store.close(clean=False)
     Lost.cut_off(log)
     for _ in range(2):
         store = world.store(boot_id="x")
-        assert not store.kept_all
+        assert not store.dirs.kept_all
         store.close(clean=False)
 
 
@@ -143,5 +143,5 @@ def test_what_was_lost_after_a_clean_stop_is_found_by_a_start_after_one_that_was
     killed.release()
     for _ in range(2):
         store = world.store(boot_id="x")
-        assert not store.kept_all
+        assert not store.dirs.kept_all
         store.close(clean=False)

@@ -147,7 +147,7 @@ def test_a_copy_of_a_compacted_log_is_whole_after_a_kill(world: World) -> None:
 
 def test_what_was_written_in_this_boot_of_the_machine_has_no_lost_ends(world: World) -> None:
     store = world.store(boot_id="today")
-    store.mark_boot()
+    store.dirs.mark_boot()
     log = store.create(PARTITION, TOPIC_ID, SMALL)
     bases = [0, 1, MAX_RELATIVE_OFFSET + 5, MAX_RELATIVE_OFFSET + 6]
     copied(log, bases)
@@ -163,7 +163,7 @@ def test_a_flushed_batch_after_a_gap_outlives_a_power_loss(world: World) -> None
     log = store.create(PARTITION, TOPIC_ID, SMALL)
     copied(log, [0, 1, 7])
     log.flush()
-    store.checkpoint()
+    store.checkpoints.write()
     store.close(clean=False)
     again = world.store().get(PARTITION, TOPIC_ID)
     assert again is not None

@@ -40,12 +40,12 @@ def folder_names(world: World, name: str = "a") -> set[str]:
 
 def test_logs_are_there_again_after_a_clean_restart(world: World) -> None:
     store = world.store()
-    assert not store.was_clean
+    assert not store.dirs.were_clean
     for number in range(5):
         fill(store.create(TopicPartition("t", number), TOPIC_ID, SMALL), number * 20)
     store.close()
     store = world.store()
-    assert store.was_clean
+    assert store.dirs.were_clean
     assert len(store) == 5
     for number in range(5):
         log = store.get(TopicPartition("t", number), TOPIC_ID)
@@ -69,7 +69,7 @@ def test_the_mark_of_a_clean_stop_is_gone_while_the_store_is_open(world: World) 
     store.close(clean=False)
     assert not mark.exists()
     store = world.store()
-    assert not store.was_clean
+    assert not store.dirs.were_clean
     store.close()
 
 
@@ -77,7 +77,7 @@ def test_a_kill_leaves_logs_to_recover_from_their_recovery_points(world: World) 
     store = world.store()
     log = store.create(PARTITION, TOPIC_ID, SMALL)
     fill(log, 100)
-    store.checkpoint()
+    store.checkpoints.write()
     checkpoint = Path(world.path, "a", "recovery-point-offset-checkpoint")
     active = log.segments.active.base_offset
     assert checkpoint.read_text() == f"0\n1\norders 0 {active}\n"
@@ -105,7 +105,7 @@ def test_indexes_that_a_power_loss_took_after_a_flush_and_a_roll_are_derived_aga
     append(log, batch(b"a", producer_id=1, epoch=0, sequence=0, is_transactional=True))
     append(log, encode_marker(ControlMarker(False, 4), producer_id=1, producer_epoch=0, timestamp_ms=NOW_MS))
     log.flush()
-    store.checkpoint()
+    store.checkpoints.write()
     log.roll()
     store.close(clean=False)
     for suffix in (".index", ".timeindex", ".txnindex"):
@@ -159,7 +159,7 @@ def test_indexes_that_a_power_loss_took_after_a_cut_and_a_roll_are_derived_again
     log.roll()
     fill(log, 1)
     log.flush()
-    store.checkpoint()
+    store.checkpoints.write()
     log.truncate_to(3)
     world.disk.synced.clear()
     log.roll()
@@ -172,7 +172,7 @@ def test_kills_do_not_wear_the_recovery_point_down(world: World) -> None:
     log = store.create(PARTITION, TOPIC_ID, SMALL)
     fill(log, 5)
     log.flush()
-    store.checkpoint()
+    store.checkpoints.write()
     for _ in range(3):
         store.close(clean=False)
         store = world.store()
@@ -188,7 +188,7 @@ def test_what_was_cut_off_is_not_written_down_as_cleaned(world: World) -> None:
     fill(log, 50)
     log.flush()
     log.cleaned_until = 40
-    store.checkpoint()
+    store.checkpoints.write()
     log.truncate_to(10)
     checkpoint = Path(world.path, "a", "cleaner-offset-checkpoint")
     assert checkpoint.read_text() == "0\n1\norders 0 10\n"
@@ -335,7 +335,7 @@ def test_deleted_records_stay_deleted(world: World) -> None:
     log = store.create(PARTITION, TOPIC_ID, SMALL)
     fill(log, 50)
     log.delete_records(7)
-    store.checkpoint_start_offsets()
+    store.checkpoints.write_starts()
     store.close(clean=False)
     assert Path(world.path, "a", "log-start-offset-checkpoint").read_text() == "0\n1\norders 0 7\n"
     store = world.store()
@@ -388,8 +388,8 @@ def test_a_new_log_inherits_nothing_from_a_deleted_one_of_its_name(world: World,
     old = store.create(PARTITION, TOPIC_ID, SMALL)
     fill(old, 100)
     old.delete_records(90)
-    store.checkpoint()
-    store.checkpoint_high_watermarks({PARTITION: 100})
+    store.checkpoints.write()
+    store.checkpoints.write_high_watermarks({PARTITION: 100})
     store.delete(PARTITION)
     if way == "after sync_names":
         store.sync_names()
@@ -416,9 +416,9 @@ def test_high_watermarks_are_written_down(world: World) -> None:
     for number in range(2):
         store.create(TopicPartition("t", number), TOPIC_ID, SMALL)
     marks = {TopicPartition("t", 0): 5, TopicPartition("t", 1): 6}
-    store.checkpoint_high_watermarks({**marks, TopicPartition("elsewhere", 0): 9})
+    store.checkpoints.write_high_watermarks({**marks, TopicPartition("elsewhere", 0): 9})
     assert Path(world.path, "a", "replication-offset-checkpoint").read_text() == "0\n1\nt 0 5\n"
-    assert store.high_watermarks() == marks
+    assert store.checkpoints.read_high_watermarks() == marks
     store.close()
 
 
@@ -444,7 +444,7 @@ def test_a_dir_that_fails_takes_down_only_its_logs(world: World) -> None:
     assert created.dir_path.endswith("/b")
     assert [folder.has_failed for folder in store.dirs] == [True, False]
     assert store.dirs[0].volume_bytes() == (-1, -1)
-    store.checkpoint()
+    store.checkpoints.write()
     store.close()
     assert not Path(world.path, "a", ".kafka_cleanshutdown").exists()
     assert Path(world.path, "b", ".kafka_cleanshutdown").exists()
@@ -529,7 +529,7 @@ def test_logs_that_nobody_asked_for_are_closed_in_both_dirs(world: World) -> Non
     store.close()
     for name in ("a", "b"):
         store = world.store((name,))
-        assert store.was_clean
+        assert store.dirs.were_clean
         found = store.get(PARTITION, TOPIC_ID)
         assert found is not None
         assert found.recovery_point == found.end_offset == 5
@@ -575,10 +575,10 @@ def test_a_dir_that_takes_no_new_log_is_passed_over(world: World, error: int, fa
 def test_a_dir_whose_fsync_failed_has_not_kept_all_though_the_machine_runs_on(world: World) -> None:
     """The kernel gives up what it could not write: what a process read of it may be gone for the next."""
     store = world.store(boot_id="x")
-    store.mark_boot()
+    store.dirs.mark_boot()
     store.close(clean=False)
     store = world.store(boot_id="x")
-    assert store.kept_all
+    assert store.dirs.kept_all
     log = store.create(PARTITION, TOPIC_ID, SMALL)
     fill(log, 5)
     world.disk.fails_fsync = True
@@ -587,7 +587,7 @@ def test_a_dir_whose_fsync_failed_has_not_kept_all_though_the_machine_runs_on(wo
     world.disk.fails_fsync = False
     store.close()
     store = world.store(boot_id="x")
-    assert not store.kept_all
+    assert not store.dirs.kept_all
     store.close()
 
 
@@ -624,9 +624,9 @@ def test_a_want_of_descriptors_or_memory_fails_no_dir(world: World, error: int) 
     log = store.create(PARTITION, TOPIC_ID, SMALL)
     fill(log, 100)
     disk.below, disk.errno = f"{world.path}/a", error
-    store.checkpoint()
-    store.checkpoint_start_offsets()
-    store.checkpoint_high_watermarks({PARTITION: 3})
+    store.checkpoints.write()
+    store.checkpoints.write_starts()
+    store.checkpoints.write_high_watermarks({PARTITION: 3})
     disk.below = ""
     disk.room_bytes, disk.write_errno = 0, error
     with pytest.raises(KafkaStorageError):
@@ -645,9 +645,9 @@ def test_a_late_checkpoint_does_not_undo_a_clean_stop(world: World) -> None:
     fill(log, 50)
     log.delete_records(5)
     store.close()
-    store.checkpoint_start_offsets()
-    store.checkpoint_high_watermarks({})
-    store.checkpoint()
+    store.checkpoints.write_starts()
+    store.checkpoints.write_high_watermarks({})
+    store.checkpoints.write()
     store.sync_names()
     store = world.store()
     found = store.get(PARTITION, TOPIC_ID)
@@ -664,7 +664,7 @@ def test_a_log_that_lost_its_end_starts_where_it_said(world: World) -> None:
     half = log.size_bytes
     fill(log, 100)
     log.delete_records(180)
-    store.checkpoint_start_offsets()
+    store.checkpoints.write_starts()
     store.close(clean=False)
     os.truncate(Path(world.path, "a", "orders-0", f"{0:020d}.log"), half)
     store = world.store()
@@ -693,7 +693,7 @@ def test_leader_epochs_that_are_not_readable_come_from_the_batches(
     fill(log, 60, leader_epoch=0)
     fill(log, 60, leader_epoch=1)
     log.flush()
-    store.checkpoint()
+    store.checkpoints.write()
     store.close(clean=is_clean)
     file = Path(world.path, "a", "orders-0", "leader-epoch-checkpoint")
     assert file.read_text() == "0\n2\n0 0\n1 60\n"
@@ -730,7 +730,7 @@ def test_many_logs_are_closed_in_threads(world: World) -> None:
     with ThreadPoolExecutor(8) as pool:
         store.close(each=pool.map)
     store = world.store()
-    assert store.was_clean
+    assert store.dirs.were_clean
     assert all(offsets(log) == list(range(30)) for log in store)
     assert all(log.recovery_point == 30 for log in store)
     store.close()

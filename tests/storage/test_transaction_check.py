@@ -185,7 +185,7 @@ def test_after_a_kill_finished_segments_are_checked_too(
 ) -> None:
     store = world.store()
     write(store.create(PARTITION, TOPIC_ID, SMALL))
-    store.checkpoint()
+    store.checkpoints.write()
     store.close(clean=False)
     path = world.file(0, ".txnindex")
     path = Path(world.path, "a", str(PARTITION), path.name)

@@ -128,7 +128,7 @@ def test_what_takes_the_place_of_the_end_is_not_believed_after_a_crash(world: Wo
     fill(log, 8, leader_epoch=1)
     fill(log, 2, leader_epoch=2)
     log.flush()
-    store.checkpoint()
+    store.checkpoints.write()
     log.truncate_to(8)
     fill(log, 2, leader_epoch=3)
     store.close(clean=False)
@@ -147,7 +147,7 @@ def test_what_takes_the_place_of_a_whole_batch_is_not_believed_either(world: Wor
     log.roll()
     fill(log, 1, leader_epoch=1)
     log.flush()
-    store.checkpoint()
+    store.checkpoints.write()
     log.truncate_to(3)
     append(log, batch(b"c", b"d"), 2)
     store.close(clean=False)
@@ -216,7 +216,7 @@ def test_a_log_that_is_cut_off_in_a_gap_goes_on_there(world: World, offset: int,
         made = [Record(value=b"x", timestamp=NOW_MS + base) for _ in range(2)]
         log.append_as_follower(memoryview(encode_batch(made, base_offset=base, leader_epoch=0)))
     log.flush()
-    store.checkpoint()
+    store.checkpoints.write()
     log.truncate_to(offset)
     assert log.end_offset == end
     kept = [each for base in (0, 5, 10, 15) if base + 1 < end for each in (base, base + 1)]

@@ -190,7 +190,7 @@ class Worker:
                 await work.close()
             compaction.abandon()
             await in_thread(compaction.discard)
-        await in_thread(cleaner.broker.store.checkpoint_cleaned, compaction.log)
+        await in_thread(cleaner.broker.store.checkpoints.write_cleaned, compaction.log)
         log.info(
             "compacted %s to offset %d: %d of %d records stay",
             compaction.log.partition,

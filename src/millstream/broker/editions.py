@@ -39,12 +39,12 @@ class Editions:
             self._known = msgspec.json.decode(data, type=tree.EditionsNode).dirs
         except ValueError as error:
             log.error("%s cannot be read: %s", self._path, error)
-        await asyncio.get_running_loop().run_in_executor(None, store.compare_editions, self._known)
+        await asyncio.get_running_loop().run_in_executor(None, store.dirs.compare_editions, self._known)
 
     async def begin(self, store: Store) -> None:
         """Before the broker takes part, and when it has stopped doing so: earlier copies are older ones."""
         loop = asyncio.get_running_loop()
-        self._known |= await loop.run_in_executor(None, store.begin_edition, self._known)
+        self._known |= await loop.run_in_executor(None, store.dirs.begin_edition, self._known)
         data = tree.dump(tree.EditionsNode(self._known))
         try:
             if self._is_there:

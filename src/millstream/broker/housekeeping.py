@@ -125,11 +125,11 @@ class Housekeeping:
 
     async def checkpoint(self, dir_path: str) -> None:
         """Write down how far recovery may trust each log of a log dir, in a thread."""
-        await self._in_thread(self._broker.store.checkpoint, dir_path)
+        await self._in_thread(self._broker.store.checkpoints.write, dir_path)
 
     async def checkpoint_starts(self, dir_path: str) -> None:
         """Write down where the logs of a log dir start."""
-        await self._in_thread(self._broker.store.checkpoint_start_offsets, dir_path)
+        await self._in_thread(self._broker.store.checkpoints.write_starts, dir_path)
 
     async def _in_thread(self, work: Callable[[str], object], dir_path: str) -> None:
         threads = self._broker.threads.flushes(dir_path)
@@ -137,8 +137,8 @@ class Housekeeping:
 
     async def look_for_room(self, dir_path: str) -> None:
         """See whether a log dir that was full has room again."""
-        if self._broker.store.is_full(dir_path):
-            await self._in_thread(self._broker.store.look_for_room, dir_path)
+        if self._broker.store.dirs.is_full(dir_path):
+            await self._in_thread(self._broker.store.dirs.look_for_room, dir_path)
 
     async def remove_deleted(self, dir_path: str) -> None:
         """Remove what was deleted in a log dir longer than file.delete.delay.ms ago."""

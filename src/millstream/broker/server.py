@@ -312,14 +312,14 @@ class Broker:
     def _accept_dirs(self) -> None:
         """Once the cluster has heard how the log dirs were found."""
         self.store.accept_new_dirs()
-        self.store.mark_boot()
+        self.store.dirs.mark_boot()
 
     def _close_store(self) -> None:
         """Close the logs, many at a time on the machine's own disk: their fsyncs overlap.
 
         A stop that comes before the cluster has heard of a crash leaves the mark of a clean one to a later.
         """
-        is_known = self.store.kept_all or self.cluster_state.has_applied
+        is_known = self.store.dirs.kept_all or self.cluster_state.has_applied
         if isinstance(self.disk, OsDisk):
             with ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="millstream-close") as pool:
                 self.store.close(clean=is_known, broker_epoch=self.broker_epoch, each=pool.map)
@@ -438,7 +438,7 @@ class Broker:
     async def _kept_all(self) -> bool:
         """Whether all that was written before the last stop is there, as far as is known at this moment."""
         await self.editions.compare(self.store)
-        return self.store.kept_all
+        return self.store.dirs.kept_all
 
     def _session_lost(self) -> None:
         self.controller.session_lost()

@@ -245,7 +245,7 @@ class Replicas:
         if counters is None:
             counters = self._counters[topic.name] = TopicCounters(self._metrics, topic.name)
         if self._watermarks is None:
-            self._watermarks = self._store.high_watermarks()
+            self._watermarks = self._store.checkpoints.read_high_watermarks()
         partition = Partition(
             name, topic.topic_id, opened, self._holder, counters, self._watermarks.pop(name, 0)
         )
@@ -425,7 +425,7 @@ class Replicas:
         async with self._saving:
             watermarks = {partition.name: partition.high_watermark for partition in self}
             return await asyncio.get_running_loop().run_in_executor(
-                None, self._store.checkpoint_high_watermarks, watermarks
+                None, self._store.checkpoints.write_high_watermarks, watermarks
             )
 
 

@@ -6,7 +6,7 @@ The loop creates and deletes logs; `checkpoint`, `remove_deleted` and `close` ma
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from random import Random
 from typing import Protocol
 from uuid import UUID
@@ -15,18 +15,18 @@ from millstream.clock import Clock
 from millstream.config.log import LogConfig
 from millstream.errors import KafkaStorageError, MillstreamError
 from millstream.model import NO_UUID, TopicPartition
-from millstream.storage import checkpoints, editions, names
+from millstream.storage import checkpoints, names
 from millstream.storage.absent import absent_log
 from millstream.storage.disk import Disk
 from millstream.storage.files import is_overloaded, is_temporary, is_without_room
-from millstream.storage.known_dirs import KnownDirs
 from millstream.storage.loading import create_log, load_log
 from millstream.storage.log import Log
+from millstream.storage.log_checkpoints import LogCheckpoints
 from millstream.storage.log_dir import LogDir
+from millstream.storage.log_dirs import LogDirs
 from millstream.storage.lost_records import LoadedDir, loaded_dir, look_for_lost
 from millstream.storage.partition_metadata import read_topic_id, write_topic_id
 from millstream.storage.surroundings import Surroundings
-from millstream.storage.transaction_check import known_indexes
 from millstream.storage.trash import Trash
 
 log = logging.getLogger(__name__)
@@ -82,8 +82,8 @@ class Store:
         `boot_id` changes whenever the machine starts; empty if that is not known. `lost_dirs` are the
         directory ids of log dirs that will not come back.
         """
-        self.dirs = [LogDir(disk, path) for path in dirs]
-        self._known_dirs = KnownDirs(self.dirs, lost_dirs)
+        self.dirs = LogDirs(disk, dirs, lost_dirs, self._dir_failed)
+        self.checkpoints = LogCheckpoints(self.dirs, self._logs_of)
         self.on_dir_failure = on_dir_failure
         """Told the path of a log dir that failed, in whatever thread found it."""
         self._disk = disk
@@ -110,16 +110,6 @@ class Store:
     def __iter__(self) -> Iterator[Log]:
         return iter(list(self._logs.values()))
 
-    @property
-    def was_clean(self) -> bool:
-        """Whether the last stop wrote everything down, in every log dir."""
-        return all(folder.was_clean for folder in self.dirs)
-
-    @property
-    def kept_all(self) -> bool:
-        """Whether all that was written before the last stop is still there, in every log dir."""
-        return self._known_dirs.were_kept and all(folder.kept_all for folder in self.dirs)
-
     # Opening
 
     def open(self) -> None:
@@ -132,16 +122,15 @@ class Store:
                 if is_overloaded(error):
                     self.release()
                     raise
-                self._dir_failed(folder, error)
+                self.dirs.failed(folder, error)
             except BaseException:
                 self.release()
                 raise
-        if all(folder.has_failed for folder in self.dirs):
+        if not self.dirs.usable():
             self.release()
-            raise NoLogDir(f"none of the log dirs can be used: {', '.join(d.path for d in self.dirs)}")
+            raise NoLogDir(f"none of the log dirs can be used: {self.dirs}")
         self._tidy()
-        self._known_dirs.look()
-        self._known_dirs.remember(self._not_written)
+        self.dirs.look_for_missing()
 
     def _load_dir(self, folder: LogDir) -> None:
         recovery_points = folder.read_offsets(checkpoints.RECOVERY_POINTS)
@@ -188,16 +177,16 @@ class Store:
             try:
                 self.missed += look_for_lost(loaded, self._reach, self._logs)
             except OSError as error:
-                self._dir_failed(loaded.folder, error)
+                self.dirs.failed(loaded.folder, error)
         for folder, partitions, _, _ in self._loaded:
             try:
                 if not folder.has_failed:
                     folder.keep_offsets_of(lambda partitions=partitions: partitions)  # type: ignore[misc]
                     if not folder.was_clean:
-                        self._write_checkpoints(folder)  # indexes that recovery made anew are not durable
+                        self.checkpoints.write_dir(folder)  # indexes that recovery made anew are not durable
                     folder.logs.begin({one.partition for one in self._logs_of(folder)})
             except OSError as error:
-                self._not_written(folder, error)
+                self.dirs.not_written(folder, error)
         self._loaded.clear()
 
     def _reach(self, partition: TopicPartition) -> int:
@@ -206,14 +195,6 @@ class Store:
         if partition in self._logs:
             found.append(self._logs[partition])
         return max((one.end_offset for one in found), default=0)
-
-    def high_watermarks(self) -> dict[TopicPartition, int]:
-        """What the last checkpoint said of the high watermarks."""
-        found: dict[TopicPartition, int] = {}
-        for folder in self.dirs:
-            if not folder.has_failed:
-                found |= folder.read_offsets(checkpoints.HIGH_WATERMARKS)
-        return found
 
     # Logs
 
@@ -256,22 +237,21 @@ class Store:
         """
         usable = [
             folder
-            for folder in self.dirs
-            if not folder.has_failed and (is_copy or not (folder.is_new and self._is_missing_logs))
+            for folder in self.dirs.usable()
+            if (is_copy or not (folder.is_new and self._is_missing_logs))
         ]
         failure: OSError | None = None
         for folder in sorted(usable, key=lambda one: one.log_count):
             path = f"{folder.path}/{partition}"
-            if folder.is_new and folder.log_count == 0:
-                self._known_dirs.remember(self._not_written, used=folder)
+            self.dirs.begin_to_use(folder)
             try:
                 self._make_folder(partition, folder, path, topic_id)
             except OSError as error:
                 failure = error
                 if is_without_room(error):
-                    self._dir_full(folder, error)
+                    self.dirs.filled_up(folder, error)
                 elif not is_temporary(error):
-                    self._dir_failed(folder, error)
+                    self.dirs.failed(folder, error)
                 continue
             created = create_log(self._surroundings(folder), path, partition, config)
             self._add(created, folder, topic_id)
@@ -304,7 +284,7 @@ class Store:
         That is so if all log dirs are there, and each is the one that was there before: then a crash came
         before the log's folder was durable.
         """
-        return not self._known_dirs.may_miss_logs
+        return not self.dirs.may_miss_logs
 
     def absent(self, partition: TopicPartition, config: LogConfig, reason: str = "") -> Log:
         """What stands for a log that is not there and may not be made anew: it can do nothing at all.
@@ -313,30 +293,14 @@ class Store:
         """
         self._is_missing_logs = True
         if not reason:
-            reason = f"{partition} is in none of the log dirs, but {self._known_dirs.why()}"
+            reason = f"{partition} is in none of the log dirs, but {self.dirs.why_logs_are_missing()}"
         log.error("%s stays offline: %s", partition, reason)
         return absent_log(self._disk, self._clock, self._random, partition, config, reason)
 
     def accept_new_dirs(self) -> None:
         """If no log is missing, take the log dirs as they are: from the next start on these are expected."""
         if not self._is_missing_logs:
-            self._known_dirs.settle(self._not_written)
-
-    def mark_boot(self) -> None:
-        """What the last stop may have cost is known where it counts: the next start need not tell it."""
-        for folder in self.dirs:
-            try:
-                folder.mark_boot()
-            except OSError as error:
-                self._not_written(folder, error)
-
-    def compare_editions(self, known: Mapping[str, int]) -> None:
-        """Find older copies of log dirs, by what the cluster knows of them; may run in a thread."""
-        editions.compare(self.dirs, known, self._not_written)
-
-    def begin_edition(self, known: Mapping[str, int]) -> dict[str, int]:
-        """A new edition of every log dir that can be written, by directory id; may run in a thread."""
-        return editions.begin(self.dirs, known, self._not_written)
+            self.dirs.settle()
 
     def count_of(self, topic: str, topic_id: UUID) -> int:
         """One more than the greatest number of a partition of this topic that has a log here."""
@@ -386,12 +350,12 @@ class Store:
                     self._disk.fsync_dir(folder.path)
                     folder.synced_renames = renames
                 except OSError as error:
-                    self._not_written(folder, error)
+                    self.dirs.not_written(folder, error)
                     raise KafkaStorageError(f"the log dir {folder.path} cannot be synced: {error}") from error
                 try:
                     folder.keep_offsets_of(self._logs.keys)
                 except OSError as error:
-                    self._not_written(folder, error)
+                    self.dirs.not_written(folder, error)
 
     def set_aside_strays(
         self,
@@ -416,74 +380,9 @@ class Store:
 
     # Keeping
 
-    def _dirs_of(self, path: str | None) -> list[LogDir]:
-        return [folder for folder in self.dirs if path is None or folder.path == path]
-
-    def checkpoint(self, path: str | None = None) -> None:
-        """Flush finished segments, and write down recovery points and starts; in one log dir, or in all."""
-        for folder in self._dirs_of(path):
-            if folder.has_failed:
-                continue
-            logs = self._logs_of(folder)
-            try:
-                for one in logs:
-                    if one.failure is None:
-                        one.flush(rolled_only=True)
-                self._write_checkpoints(folder)
-            except OSError as error:
-                self._not_written(folder, error)
-            except KafkaStorageError as error:
-                log.error("checkpointing %s: %s", folder.path, error)
-
-    def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> bool:
-        """Write down what is committed; false if that failed in a dir that is in use."""
-        is_written = True
-        for folder in self.dirs:
-            if folder.has_failed:
-                continue
-            try:
-                folder.write_offsets(
-                    checkpoints.HIGH_WATERMARKS,
-                    lambda folder=folder: {  # type: ignore[misc]
-                        one.partition: high_watermarks[one.partition]
-                        for one in self._logs_of(folder)
-                        if one.partition in high_watermarks
-                    },
-                )
-            except OSError as error:
-                self._not_written(folder, error)
-                is_written = False
-        return is_written
-
-    def checkpoint_start_offsets(self, path: str | None = None) -> set[str]:
-        """Write down where the logs start, so that deleted records stay so; the dirs where that failed.
-
-        In one log dir, or in all.
-        """
-        dirs = self._dirs_of(path)
-        unwritten: set[str] = set()
-        for folder in dirs:
-            if not folder.has_failed:
-                try:
-                    self._write_starts(folder)
-                except OSError as error:
-                    unwritten.add(folder.path)
-                    self._not_written(folder, error)
-        return unwritten | {folder.path for folder in dirs if folder.has_failed}
-
-    def checkpoint_cleaned(self, cleaned: Log) -> None:
-        """Write down how far the logs beside this one, and itself, have been compacted."""
-        folder = self._dir_of.get(cleaned.partition)
-        if folder is not None and not folder.has_failed:
-            try:
-                self._write_known_indexes(folder)
-                self._write_cleaned(folder)
-            except OSError as error:
-                self._not_written(folder, error)
-
     def remove_deleted(self, path: str | None = None) -> int:
         """Remove the files and folders whose delay is over, in one log dir, or in all; how many."""
-        return sum(self._trash[folder.path].empty() for folder in self._dirs_of(path))
+        return sum(self._trash[folder.path].empty() for folder in self.dirs.some(path))
 
     def close(self, *, clean: bool = True, broker_epoch: int = -1, each: Each = map) -> None:
         """Close every log and let go of the dirs; each that was written down whole is marked clean.
@@ -497,17 +396,16 @@ class Store:
                 is_clean = False
             if is_clean:
                 try:
-                    self._write_checkpoints(folder)
+                    self.checkpoints.write_dir(folder)
                     folder.mark_clean(broker_epoch)
                 except OSError as error:
-                    self._not_written(folder, error)
+                    self.dirs.not_written(folder, error)
         self.release()
         self._logs.clear()
         self._doubles.clear()
 
     def release(self) -> None:
-        for folder in self.dirs:
-            folder.release()
+        self.dirs.release()
 
     # Parts
 
@@ -552,47 +450,17 @@ class Store:
     def _set_aside(self, partition: TopicPartition, path: str) -> None:
         name = names.retired_folder(partition, self._new_uuid(), names.STRAY_FOLDER)
         dir_path = path.rpartition("/")[0]
-        (folder,) = (each for each in self.dirs if each.path == dir_path)
+        folder = self.dirs.at(dir_path)
         try:
             folder.logs.remove(partition)
             self._disk.rename(path, f"{dir_path}/{name}")
         except OSError as error:
-            self._not_written(folder, error)
+            self.dirs.not_written(folder, error)
             raise KafkaStorageError(f"{path} cannot be set aside: {error}") from error
 
     def _logs_of(self, folder: LogDir) -> list[Log]:
         doubles = [one for group in list(self._doubles.values()) for one, _, _ in group]
         return [one for one in [*list(self._logs.values()), *doubles] if one.dir_path == folder.path]
-
-    def _write_checkpoints(self, folder: LogDir) -> None:
-        self._write_known_indexes(folder)
-        folder.write_offsets(
-            checkpoints.RECOVERY_POINTS,
-            lambda: {one.partition: one.saved_point for one in self._logs_of(folder)},
-        )
-        self._write_starts(folder)
-        self._write_cleaned(folder)
-
-    def _write_known_indexes(self, folder: LogDir) -> None:
-        folder.write_known_indexes(
-            lambda: {one.partition: known_indexes(one) for one in self._logs_of(folder)}
-        )
-
-    def _write_cleaned(self, folder: LogDir) -> None:
-        folder.write_offsets(
-            checkpoints.CLEANER_OFFSETS,
-            lambda: {
-                one.partition: one.cleaned_until for one in self._logs_of(folder) if one.cleaned_until > 0
-            },
-        )
-
-    def _write_starts(self, folder: LogDir) -> None:
-        folder.write_offsets(
-            checkpoints.LOG_STARTS,
-            lambda: {
-                one.partition: one.start_offset for one in self._logs_of(folder) if one.start_offset > 0
-            },
-        )
 
     def _surroundings(self, folder: LogDir) -> Surroundings:
         return Surroundings(
@@ -601,46 +469,12 @@ class Store:
             self._random,
             self._trash[folder.path],
             folder.sync_names,
-            lambda error: self._dir_failed(folder, error),
-            lambda: self._write_checkpoints(folder),
-            lambda error: self._dir_full(folder, error),
+            lambda error: self.dirs.failed(folder, error),
+            lambda: self.checkpoints.write_dir(folder),
+            lambda error: self.dirs.filled_up(folder, error),
         )
 
-    def _not_written(self, folder: LogDir, error: OSError) -> None:
-        """A checkpoint was not written. If that passes, as a full disk does, the old one still holds."""
-        if is_without_room(error):
-            self._dir_full(folder, error)
-        elif is_temporary(error):
-            log.warning("checkpointing %s: %s", folder.path, error)
-        else:
-            self._dir_failed(folder, error)
-
-    def _dir_full(self, folder: LogDir, error: OSError) -> None:
-        if not folder.is_full:
-            folder.is_full = True
-            log.warning(
-                "the log dir %s has no room: make some, or let its topics keep less. Until then other brokers"
-                " lead its partitions, where they are in sync (%s)",
-                folder.path,
-                error,
-            )
-
-    def is_full(self, dir_path: str) -> bool:
-        """Whether something could not be written into a log dir for want of room."""
-        return any(folder.is_full for folder in self.dirs if folder.path == dir_path)
-
-    def look_for_room(self, dir_path: str) -> None:
-        """See whether a log dir that was full has room again. In any thread."""
-        for folder in self.dirs:
-            if folder.path == dir_path and folder.is_full and folder.has_room():
-                folder.is_full = False
-                log.info("the log dir %s has room again", folder.path)
-
     def _dir_failed(self, folder: LogDir, error: OSError) -> None:
-        if folder.has_failed:
-            return
-        folder.fail()
-        log.error("the log dir %s has failed: %s", folder.path, error)
         for one in self._logs_of(folder):
             one.failure = one.failure or f"the log dir {folder.path} has failed: {error}"
         self.on_dir_failure(folder.path)

@@ -174,7 +174,7 @@ async def delete_records(ctx: Context, req: DeleteRecordsRequest) -> DeleteRecor
     store, threads = ctx.broker.store, ctx.broker.threads
     unwritten = await asyncio.gather(
         *(
-            loop.run_in_executor(threads.flushes(dir_path), store.checkpoint_start_offsets, dir_path)
+            loop.run_in_executor(threads.flushes(dir_path), store.checkpoints.write_starts, dir_path)
             for dir_path in dict.fromkeys(dir_path for _, dir_path in deleted)
         )
     )
