@@ -24,7 +24,7 @@ from millstream.broker.cluster_state import ClusterState
 from millstream.broker.editions import Editions
 from millstream.broker.membership import Membership
 from millstream.cli.main import run
-from millstream.storage.store import Store
+from millstream.storage.log_dirs import LogDirs
 
 def dies(kind, name, is_after):
     real = getattr(kind, name)
@@ -37,7 +37,7 @@ def dies(kind, name, is_after):
     def called(*words):
         real(*words)
         end()
-    setattr(kind, name, called if kind is Store else awaited)
+    setattr(kind, name, called if kind is LogDirs else awaited)
 
 match sys.argv.pop(1):
     case "before it registers":
@@ -45,7 +45,7 @@ match sys.argv.pop(1):
     case "when it has registered":
         dies(Membership, "join", True)
     case "when its dirs are written":
-        dies(Store, "begin_edition", True)
+        dies(LogDirs, "begin_edition", True)
     case "when the registry is written":
         dies(Editions, "begin", True)
     case "when it has heard from the controller":
@@ -53,13 +53,11 @@ match sys.argv.pop(1):
 sys.exit(run(sys.argv[1:]))
 """
 
-STAGES = (
-    "before it registers",
-    "when it has registered",
-    "when its dirs are written",
-    "when the registry is written",
-    "when it has heard from the controller",
+ROUNDS = (
+    ("before it registers", "when it has registered", "when its dirs are written"),
+    ("when the registry is written", "when it has heard from the controller", "when its dirs are written"),
 )
+"""The stage at which each of the three is killed."""
 
 
 @pytest.mark.parametrize("is_hot", [False, True], ids=["of a stop", "of a run"])
@@ -101,12 +99,12 @@ def test_an_older_copy_that_starts_first_does_not_lead(cluster: Cluster, is_hot:
 
 
 def test_kills_around_the_registration_are_no_loss(cluster: Cluster) -> None:
-    """All brokers at once, at each stage: the cluster comes back, and nobody counts as one that lost some."""
+    """All at once, each at another stage: the cluster comes back, and nobody counts as one that lost some."""
     topic = cluster.create_topic("t", 2, replication_factor=3, configs=SAFE)
     with Writer(cluster.bootstrap, topic) as writer:
         writer.wait_for(100)
         writer.stop()
-    for stage in STAGES:
+    for stages in ROUNDS:
         for member in cluster.members.values():
             member.kill()
         killed = [
@@ -115,7 +113,7 @@ def test_kills_around_the_registration_are_no_loss(cluster: Cluster) -> None:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
-            for broker_id in cluster.members
+            for broker_id, stage in zip(cluster.members, stages, strict=True)
         ]
         try:
             assert [process.wait(60) for process in killed] == [-signal.SIGKILL] * 3
@@ -127,7 +125,7 @@ def test_kills_around_the_registration_are_no_loss(cluster: Cluster) -> None:
         for member in cluster.members.values():
             member.wait_until_ready(60)
         cluster.wait_until_healthy()
-        assert kept_all(cluster) == {1: True, 2: True, 3: True}, stage
+        assert kept_all(cluster) == {1: True, 2: True, 3: True}, stages
         check(read_all(cluster.bootstrap, topic, 2), writer)
 
 

@@ -66,7 +66,7 @@ def test_readers_survive_compactions(tmp_path: Path) -> None:
 
     crowd = Crowd(reader(ledger, 1), reader(ledger, 2), table_reader(ledger, tables), flush)
     with crowd:
-        while rounds < 25 and not crowd.wrong:
+        while rounds < 12 and not crowd.wrong:
             for _ in range(60):
                 key = b"%d" % random.randrange(100)
                 ledger.append((key, b"x" * random.randrange(60)), codec=random.choice([0, 0, 0, 3]))

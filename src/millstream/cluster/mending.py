@@ -112,9 +112,8 @@ class Mending:
         if not self._is_free(partition):
             return
         partition.hide_from(sound.end_offset)
-        if (
-            not await self._save_watermarks()
-        ):  # a start that finds less than was committed takes it for a loss
+        # First of all: a start that finds less than what is noted as committed takes it for a loss.
+        if not await self._save_watermarks():
             raise KafkaStorageError("it cannot be written down what is committed")
         if not self._is_free(partition) or held.damage is not damage:
             return
