@@ -9,10 +9,10 @@ the markers of the transaction before; else the coordinator's broker is asked, w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from millstream.broker.coordinators import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from millstream.cluster.transactional_appends import ADDS_SINCE
@@ -174,7 +174,8 @@ class TransactionAdmission:
             raise translate(error, client) from None
         if answer is None:
             return None
-        return self._answered(answer, partition, transactional_id, producer, client, translate)
+        told = self._answered(answer, partition, transactional_id, producer, client, translate)
+        return _Answer(answer, told)
 
     async def _answered(
         self,
@@ -216,6 +217,7 @@ class TransactionAdmission:
             asked = asyncio.get_running_loop().create_task(
                 self._ask_elsewhere(elsewhere, transactional_id, producer, partitions, is_added)
             )
+            asked.add_done_callback(_seen)
             if partition in self._expected:
                 self._shared[key] = asked
         return _code_of(partition, asked)
@@ -287,6 +289,28 @@ class TransactionAdmission:
     def _verifies(self) -> bool:
         value: bool = self._broker.config["transaction.partition.verification.enable"]
         return value
+
+
+class _Answer:
+    """What the coordinator says, and what is made of it; closed where nobody comes to await it."""
+
+    def __init__(self, answer: Awaitable[None], told: Coroutine[Any, Any, None]) -> None:
+        self._answer = answer
+        self._told = told
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return self._told.__await__()
+
+    def close(self) -> None:
+        self._told.close()
+        if isinstance(self._answer, Coroutine):
+            self._answer.close()
+
+
+def _seen(asked: asyncio.Task[Codes]) -> None:
+    """Whoever waits for the answer hears of a failure; it may be that nobody does any more."""
+    if not asked.cancelled():
+        asked.exception()
 
 
 async def _code_of(partition: TopicPartition, asked: asyncio.Task[Codes]) -> None:

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Protocol, runtime_checkable
 
 from millstream.errors import CoordinatorNotAvailable, InvalidRecord, OutOfOrderSequenceNumber
 from millstream.model import TopicPartition
@@ -31,6 +32,13 @@ id, the producer's id and epoch, and the version of Produce are given.
 
 None if it may; something to wait for if that is not known yet. KafkaError if it may not.
 """
+
+
+@runtime_checkable
+class Closable(Protocol):
+    """Something to wait for that wants to be told if nobody will."""
+
+    def close(self) -> None: ...
 
 
 def no_admission(*_: object) -> None:
@@ -103,7 +111,7 @@ class TransactionalAppends:
 
     def _served(self, admitted: Awaitable[None], task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if isinstance(admitted, Coroutine):
+        if isinstance(admitted, Closable):
             admitted.close()  # it was never begun if the task was cancelled before it began
 
     def is_open(self, producer_id: int, epoch: int) -> bool:
