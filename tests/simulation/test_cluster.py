@@ -87,6 +87,7 @@ def test_together_they_test_everything(outcomes: list[Outcome]) -> None:
         "full disk",
         "failing reads",
         "failed fsync",
+        "damaged records",
         "clock jump",
     ):
         assert faults[name] > 0, name
