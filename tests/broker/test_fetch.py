@@ -101,15 +101,31 @@ def test_an_answer_names_each_partition_once_also_if_its_time_runs_out_during_a_
     asyncio.run(main())
 
 
-def test_a_fetch_that_waits_holds_no_records(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_cold", [False, True])
+def test_a_fetch_that_waits_holds_no_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_cold: bool
+) -> None:
+    parks = asyncio.Event()
+    park = fetch_handlers._Fetch._park
+
+    def noted(self: Any, *found: Any) -> asyncio.Future[FetchResponse]:
+        parks.set()
+        return park(self, *found)
+
+    monkeypatch.setattr(fetch_handlers._Fetch, "_park", noted)
+
     async def main() -> None:
         async with asyncio.timeout(60), broker_in(tmp_path) as broker:
             await broker.controller.create_topic(NewTopic("t", PARTITIONS, 1))
             for index in range(PARTITIONS):
                 add(broker.replicas.leader("t", index), bytes(100_000))
             wanted = request(broker, min_bytes=1 << 30, max_bytes=1 << 30, from_start=True)
-            parked = fetch(Context(broker, None, "PLAINTEXT", 11, None), wanted)  # type: ignore[arg-type]
-            assert isinstance(parked, asyncio.Future)
+            if is_cold:
+                monkeypatch.setattr(fetch_handlers, "MANY_PARTITIONS", PARTITIONS - 1)
+            answer = fetch(Context(broker, None, "PLAINTEXT", 11, None), wanted)  # type: ignore[arg-type]
+            assert not isinstance(answer, FetchResponse)
+            parked = asyncio.ensure_future(answer)
+            await parks.wait()
             gc.collect()  # what other tests left
             held = [
                 len(each.records)

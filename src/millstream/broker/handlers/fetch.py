@@ -110,7 +110,9 @@ class _Fetch:
         found = await self._read_slowly()
         if self._is_enough(found):
             return self._response(found)
-        return await self._park(found)
+        parked = self._park(found)
+        del found  # with its records, which nobody counts while it waits
+        return await parked
 
     def _is_enough(self, found: _Found) -> bool:
         return (
