@@ -32,6 +32,7 @@ from millstream.protocol.batch import (
     read_header,
 )
 from millstream.protocol.record import Record
+from millstream.storage import names
 from millstream.storage.log import Appended
 from tests.storage.logs import NOW_MS, PARTITION, TOPIC_ID, FaultyFile, World
 
@@ -303,6 +304,28 @@ def test_a_full_disk_refuses_one_append_and_not_the_next(tmp_path: Path) -> None
         world.disk.room_bytes = 1 << 62
         assert append(partition, batch(b"b")).base_offset == 1
         assert values(partition) == [b"a", b"b"]
+
+    run(test, tmp_path)
+
+
+@pytest.mark.parametrize("acks", [1, ALL])
+def test_a_batch_that_is_sent_again_after_its_flush_was_refused_is_flushed(tmp_path: Path, acks: int) -> None:
+    async def test(world: World) -> None:
+        partition = lead(world, LogConfig(flush_messages=1))
+        world.disk.failing_suffix, world.disk.room_bytes = names.EPOCHS_FILE + names.BESIDE, 0
+        sent = batch(b"a", producer_id=7, producer_epoch=0, base_sequence=0)
+        waiting = partition.when_acknowledged(acks, append(partition, bytearray(sent), acks))
+        assert waiting is not None
+        with pytest.raises(KafkaStorageError):
+            await waiting
+        world.disk.room_bytes = 1 << 62
+        again = append(partition, bytearray(sent), acks)
+        assert again.is_duplicate
+        waiting = partition.when_acknowledged(acks, again)
+        if waiting is not None:
+            await asyncio.wait_for(waiting, 10)
+        assert partition.log.recovery_point == 1
+        await partition.settle()
 
     run(test, tmp_path)
 

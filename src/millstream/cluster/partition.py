@@ -228,6 +228,7 @@ class Partition(Replica):
             return self._ack_waiters.wait(next_offset)
         flushing = self._flushing
         if self.log.recovery_point < next_offset and (flushing.is_due or flushing.waiters):
+            flushing.start()  # none is under way if the last was refused, and this was written before
             return flushing.waiters.wait(next_offset)  # also where others wait: none overtakes them
         return None
 
