@@ -224,10 +224,11 @@ class Connection(asyncio.BufferedProtocol):
         return self._unsent_seen - unsent if unsent and self._unsent_seen else None
 
     def count_unsent(self) -> None:
-        """Have what is held now counted among the broker's unsent bytes."""
-        held = self.held_bytes
-        self._unsent.bytes += held - self.counted_bytes
-        self.counted_bytes = held
+        """Have what is held now counted among the broker's unsent bytes. After every answer: it is quick."""
+        held = self.transport.get_write_buffer_size() + self._outgoing_bytes + self._placed_bytes
+        if held != self.counted_bytes:
+            self._unsent.bytes += held - self.counted_bytes
+            self.counted_bytes = held
 
     def give_up(self) -> None:
         """End the connection at once, with what its client has not read."""

@@ -18,7 +18,7 @@ class Unsent:
     """Every byte of an answer counts from when it is ready until the system has taken it.
 
     What the system took since a connection's last answer is not told, so `bytes` may be too large, never
-    too small; connections are counted one by one only where that would matter. Beyond `max_bytes`
+    too small; connections are counted one by one from half of `max_bytes` on, where that matters. Beyond it
     answers are made smaller, or not at all, by who makes them. Beyond twice that, which takes many
     connections, those who do not read are sent away.
     """
@@ -35,7 +35,7 @@ class Unsent:
     def room_bytes(self) -> int:
         """How much more may wait."""
         max_bytes = self._max_bytes()
-        if self.bytes > max_bytes and self._clock.monotonic() >= self._recount_at:
+        if self.bytes > max_bytes // 2 and self._clock.monotonic() >= self._recount_at:
             self._recount()
         return max(0, max_bytes - self.bytes)
 
