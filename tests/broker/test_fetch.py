@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,6 +21,8 @@ from millstream.broker.server import Broker
 from millstream.cluster.partition import Partition
 from millstream.config.broker import BrokerConfig
 from millstream.controller.topics import NewTopic
+from millstream.errors import ProtocolError
+from millstream.net.connection import Connection
 from millstream.protocol.batch import encode_batch
 from millstream.protocol.messages import FetchRequest, FetchResponse
 from millstream.protocol.record import Record
@@ -186,6 +189,29 @@ def test_a_fetch_answers_less_while_slow_readers_hold_too_much(tmp_path: Path) -
             assert await told() == [True] + [False] * (PARTITIONS - 1)
             broker.unsent.bytes += (1 << 20) + 1
             assert await told() == [False] * PARTITIONS
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("partitions", "record_bytes", "is_given"), [(400, 4000, True), (30_000, 0, False)])
+def test_records_that_were_read_while_there_was_room_are_sent_however_small_they_are(
+    tmp_path: Path, partitions: int, record_bytes: int, is_given: bool
+) -> None:
+    """Others may have taken the room since. What is not records is looked at when it is sent."""
+    listed = [
+        FetchResponse.PartitionData(partition_index=index, high_watermark=1, records=bytes(record_bytes))
+        for index in range(partitions)
+    ]
+    response = FetchResponse(responses=[FetchResponse.FetchableTopicResponse(topic="t", partitions=listed)])
+
+    async def main() -> None:
+        async with asyncio.timeout(60), broker_in(tmp_path, max_unsent_bytes="1048576") as broker:
+            connection = Connection(broker.listeners["PLAINTEXT"])
+            route = broker.router.routes[FetchRequest.key]
+            broker.unsent.bytes += 1 << 20
+            with nullcontext() if is_given else pytest.raises(ProtocolError, match="large answer"):
+                chunks = broker.router._framed(connection, route, 1, response, 11)
+                assert sum(map(len, chunks)) > partitions * record_bytes
 
     asyncio.run(main())
 

@@ -21,7 +21,9 @@ from millstream.coordinator.promise import Promise
 from millstream.errors import KafkaError, ProtocolError, UnknownServerError
 from millstream.metrics import Counter, Histogram
 from millstream.net.connection import Buffer, Connection, Place
+from millstream.protocol.encoding import CHUNK_BYTES
 from millstream.protocol.frame import frame_response, read_request_header
+from millstream.protocol.messages import FetchResponse
 from millstream.protocol.schema import Request, Response
 
 if TYPE_CHECKING:
@@ -285,7 +287,12 @@ class Router:
         """The answer, if there is room for it; for records, every second chunk, fetches see to that."""
         chunks = frame_response(correlation_id, response, version)
         size = len(chunks[0]) if len(chunks) == 1 else sum(map(len, chunks[::2]))
-        if size > LARGE_ANSWER_BYTES and not connection.unsent_room_bytes and not route.is_internal:
+        if (
+            size > LARGE_ANSWER_BYTES
+            and not connection.unsent_room_bytes
+            and not route.is_internal
+            and size - _record_bytes_within(response) > LARGE_ANSWER_BYTES
+        ):
             raise ProtocolError(f"{route.name} has a large answer, and slow readers have taken all the room")
         return chunks
 
@@ -303,3 +310,11 @@ class Router:
         if "error_message" in names:
             fields["error_message"] = error.message
         return response(**fields)
+
+
+def _record_bytes_within(response: Response) -> int:
+    """How much of a fetch's answer is records that are too few for a chunk of their own."""
+    if not isinstance(response, FetchResponse):
+        return 0
+    sizes = (len(each.records or b"") for topic in response.responses for each in topic.partitions)
+    return sum(size for size in sizes if size < CHUNK_BYTES)
