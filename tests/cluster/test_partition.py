@@ -235,6 +235,34 @@ class HeldDisk:
         monkeypatch.setattr(FaultyFile, "fsync", held)
 
 
+def test_copies_do_not_stand_for_the_flush_that_flush_messages_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(world: World) -> None:
+        partition = lead(world, LogConfig(flush_messages=2), replicas=2, isr=2)
+        assert partition.leadership is not None
+        follower = partition.leadership.follower(2, 1)
+        disk = HeldDisk(monkeypatch)
+        first = partition.when_acknowledged(ALL, append(partition, batch(b"a"), ALL))
+        second = partition.when_acknowledged(ALL, append(partition, batch(b"b"), ALL))
+        assert first is not None
+        assert second is not None
+        partition.fetched(follower, 2, 0, 0)
+        partition.fetched(follower, 2, 0, 2)
+        assert partition.acknowledged == 2
+        await first
+        assert await asyncio.get_running_loop().run_in_executor(None, disk.entered.wait, 20)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not second.done()
+        disk.go_on.set()
+        await second
+        assert partition.log.recovery_point == 2
+        await partition.settle()
+
+    run(test, tmp_path)
+
+
 def test_what_waits_for_a_flush_is_acknowledged_when_none_is_wanted_any_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

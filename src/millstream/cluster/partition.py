@@ -224,13 +224,26 @@ class Partition(Replica):
     def when_acknowledged(self, acks: int, appended: Appended) -> asyncio.Future[None] | None:
         """A future that ends when an append may be acknowledged; None if it may be now."""
         next_offset = appended.last_offset + 1
-        if acks == ALL and self.acknowledged < next_offset:
-            return self._ack_waiters.wait(next_offset)
         flushing = self._flushing
-        if self.log.recovery_point < next_offset and (flushing.is_due or flushing.waiters):
+        is_flush_owed = self.log.recovery_point < next_offset and (flushing.is_due or flushing.waiters)
+        if acks == ALL and self.acknowledged < next_offset:
+            copied = self._ack_waiters.wait(next_offset)
+            if flushing.comes_first or not is_flush_owed:
+                return copied
+            both = asyncio.ensure_future(self._copied_and_flushed(copied, appended))
+            both.add_done_callback(_heed)
+            return both
+        if is_flush_owed:
             flushing.start()  # none is under way if the last was refused, and this was written before
             return flushing.waiters.wait(next_offset)  # also where others wait: none overtakes them
         return None
+
+    async def _copied_and_flushed(self, copied: asyncio.Future[None], appended: Appended) -> None:
+        """The request that reaches flush.messages waits for that flush, whoever has copies."""
+        await copied
+        flushed = self.when_acknowledged(1, appended)
+        if flushed is not None:
+            await flushed
 
     def _write(self, data: memoryview, header: BatchHeader, transaction_version: int = 0) -> Appended:
         appended = self.log.append(data, header, self.leader_epoch, transaction_version=transaction_version)
@@ -391,3 +404,9 @@ class Partition(Replica):
     def _end_waits(self, error: KafkaError) -> None:
         super()._end_waits(error)
         self.transactions.fail(error)
+
+
+def _heed(ended: asyncio.Future[None]) -> None:
+    """Who still waits is told how it ended; who waits no more need not be."""
+    if not ended.cancelled():
+        ended.exception()
