@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
+from typing import cast
 
 import pytest
 
@@ -171,3 +172,23 @@ def test_a_changed_position_in_the_index_loses_no_producer(world: World, bit: in
     log = world.open(config, is_clean=True, recovery_point=40)
     assert sorted(log.producers.producers) == list(range(40))
     log.close()
+
+
+@pytest.mark.parametrize("nowait", [False, True])
+def test_what_is_read_beyond_the_limit_is_not_kept_in_memory(world: World, nowait: bool) -> None:
+    """Answers that wait for slow readers are counted by their own size."""
+    log = world.open(LARGE)
+    for size in (70_000, 1_000_000, 1_000_000):
+        append(log, batch(bytes(size)))
+
+    def read(limit: int) -> memoryview:
+        if nowait:
+            read_at_once(log, 0, 1 << 22)  # in a buffer that is used again
+            read_at_once(log, 0, 1 << 20)
+        return log.read(0, 1 << 22, limit=limit).data
+
+    little, all_of_it = read(1), read(3)
+    assert 70_000 < len(little) < 71_000
+    assert all_of_it[: len(little)] == little
+    assert len(cast("bytes", little.obj)) <= 4 * len(little)
+    assert len(cast("bytes", all_of_it.obj)) <= 4 * len(all_of_it)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import errno
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from millstream.protocol.batch import HEADER_SIZE, scan_batches
 from millstream.storage.damage import DamagedLog
@@ -28,6 +28,9 @@ _LENGTH_END: Final = 12
 _DELTA_AT: Final = 23
 _LEAST_READ: Final = 4096
 _NO_LIMIT: Final = 1 << 63
+_MUCH_BYTES: Final = 64 * 1024
+_MOST_TIMES: Final = 4
+"""A slice is a view of what was read, which it keeps in memory: at most these times its own size, if much."""
 
 
 class Slice(NamedTuple):
@@ -188,7 +191,19 @@ def read_slice(
                 raise OtherEpoch(what, epoch, first_offset, _cut(data, start, start + 1, limit)[1])
             stop, next_offset = _cut(data, start, bad, limit)
     segments.remember(next_offset, segment, position + stop)
-    return Slice(data[start:stop], first_offset, next_offset)
+    return Slice(_kept(data, start, stop), first_offset, next_offset)
+
+
+def _kept(data: memoryview, start: int, stop: int) -> memoryview:
+    """A part of what was read, copied where a little would keep much: nobody counts what is not answered.
+
+    That is so where a limit, such as the first open transaction, comes soon, or in a buffer used before.
+    """
+    found = data[start:stop]
+    held_bytes = len(cast("bytes", data.obj))
+    if held_bytes > _MUCH_BYTES and held_bytes > _MOST_TIMES * (stop - start):
+        return memoryview(bytes(found))
+    return found
 
 
 def _cut(data: memoryview, start: int, stop: int, limit: int) -> tuple[int, int]:
