@@ -11,6 +11,7 @@ from uuid import UUID
 import msgspec
 
 from millstream.broker import handlers
+from millstream.broker.all_topics import AllTopics
 from millstream.broker.background import Background
 from millstream.broker.broker_metrics import BrokerMetrics
 from millstream.broker.cleaner import Cleaner
@@ -128,6 +129,7 @@ class Broker:
             self.clock,
             self.random,
         )
+        self.all_topics = AllTopics()
         self.cold_bytes = 0
         """What fetches that wait for disks have read so far."""
         self.coordinators = Coordinators(self)

@@ -56,15 +56,11 @@ async def metadata(ctx: Context, req: MetadataRequest) -> MetadataResponse:
         topics=[],
     )
     wants_all = req.topics is None or (ctx.version == 0 and not req.topics)
-    pauses = Pauses()
     if wants_all:
-        for name in list(broker.metadata.topics):
-            if pauses.is_due:
-                await pauses.take()
-            known = broker.metadata.topics.get(name)
-            if known is not None:
-                response.topics.append(_topic(ctx, known))
+        topics = broker.metadata.topics
+        response.topics = await broker.all_topics.told(ctx.listener, topics, lambda topic: _topic(ctx, topic))
         return response
+    pauses = Pauses()
     creation = _Creation(ctx, req.allow_auto_topic_creation or ctx.version < 4)
     asked = {each.name if each.topic_id == NO_UUID else each.topic_id: each for each in req.topics or ()}
     for wanted in asked.values():
