@@ -246,3 +246,29 @@ def test_an_app_that_ran_as_other_queries(
             other.run(once=True, quiet=True)
         assert "\n" not in str(raised.value)
     assert [each["id"] for each in values(broker, "ran-copy")] == [1, 2, 1, 2]
+
+
+def test_outputs_that_change_places_keep_what_they_hold(broker: Broker, tmp_path: Path) -> None:
+    """As they do from run to run where a program goes through a set."""
+    names = ["who", "city"]
+    for topic in ("places-in", "places-who", "places-city"):
+        broker.create_topic(topic, 1)
+
+    def app(*names: str) -> App:
+        made = App("places", broker.bootstrap, state=tmp_path)
+        visits = made.stream("places-in", value="who STRING, city STRING")
+        for name in names:
+            made.to(f"places-{name}", visits.groupBy(F.col(name).alias("k")).count(), key="k")
+        return made
+
+    for number in (1, 2):
+        with Producer(broker.bootstrap, serializer="json") as producer:
+            producer.send("places-in", {"who": "Ada", "city": "Oslo"})
+        app(*names).run(once=True, quiet=True)
+        for name, key in (("who", "Ada"), ("city", "Oslo")):
+            assert values(broker, f"places-{name}")[-1] == {"k": key, "count": number}
+        names.reverse()
+    with pytest.raises(StreamsError, match=r"outputs to places-who, .* to places-who now, .*: reset it"):
+        app("who").run(once=True, quiet=True)
+    app().reset()
+    assert app().folder.outputs() == {}

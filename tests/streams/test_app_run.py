@@ -67,7 +67,11 @@ def shop(broker: Broker, name: str, state: Path, **kept: Any) -> App:
     return app
 
 
-def test_an_app_goes_on_where_it_was(broker: Broker, tmp_path: Path) -> None:
+def crash() -> None:
+    raise ConnectionAbortedError
+
+
+def test_an_app_goes_on_where_it_was(broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broker.create_topic("going-orders", 2)
     app = shop(broker, "going", tmp_path)
     send(
@@ -98,6 +102,16 @@ def test_an_app_goes_on_where_it_was(broker: Broker, tmp_path: Path) -> None:
     assert len(read(broker, "going-copy")) == 6
     with Admin(broker.bootstrap) as admin:
         assert not [each for each in admin.list_transactions() if each.state == "Ongoing"]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(app.folder, "clear", crash)
+        with pytest.raises(ConnectionAbortedError):
+            app.reset()
+    with pytest.raises(StreamsError, match="a reset of app going has not come to its end: reset it again"):
+        app.run(once=True, quiet=True)  # its decisions are gone, so that it would not know what is written
+    app.reset()
+    assert not app.folder.is_half_reset
+    assert not app.folder.checkpoints
 
 
 def test_latest_is_settled_once(broker: Broker, tmp_path: Path) -> None:

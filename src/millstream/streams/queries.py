@@ -26,6 +26,8 @@ Queries = dict[Mode, list[Output]]
 EMITTED_BY_MODE = ("Aggregate", "Distinct")
 """Spark's operators that give other rows in update mode than in append mode."""
 
+WAYS_OUT = "reset it (millstream streams reset, or app.reset()), or give it another name"
+
 
 def queries(outputs: Sequence[Output], ran: Collection[str] = ()) -> Queries:
     """An app's queries. `ran` are the modes of those that it has run as.
@@ -54,6 +56,31 @@ def records_of(outputs: Sequence[Output]) -> DataFrame:
     return reduce(DataFrame.unionByName, [each.records for each in outputs])
 
 
+def as_before(wanted: Queries, folder: StateFolder, app: str) -> Queries:
+    """An app's queries, their outputs in the order in which they ran before, whatever order `to` is said in.
+
+    Spark finds the state of a step, and the offsets of a source, by its place in the query: outputs that
+    change places would go on with each other's.
+    """
+    check_queries(wanted, folder, app)
+    ran, known = folder.query_ids(), folder.outputs()
+    return {
+        mode: _in_order(those, known[mode], app) if mode in ran and mode in known else those
+        for mode, those in wanted.items()
+    }
+
+
+def _in_order(outputs: list[Output], topics: list[str], app: str) -> list[Output]:
+    now = [each.topic for each in outputs]
+    if sorted(now) != sorted(topics):
+        raise StreamsError(
+            f"app {app} ran with outputs to {', '.join(topics)} and has outputs to {', '.join(now)} now, "
+            f"which its checkpoint does not fit: {WAYS_OUT}"
+        )
+    left = list(outputs)
+    return [left.pop([each.topic for each in left].index(topic)) for topic in topics]
+
+
 def check_queries(wanted: Queries, folder: StateFolder, app: str) -> None:
     """Refuse to run an output by another query than before: that would write all of it again from the
     beginning, or go on where the other query is.
@@ -65,8 +92,7 @@ def check_queries(wanted: Queries, folder: StateFolder, app: str) -> None:
     if ran and ("append" in ran) != ("append" in wanted):
         raise StreamsError(
             f"app {app} ran in {_modes(ran)} mode and would run in {_modes(wanted)} mode now, which writes "
-            "outputs again from the beginning, or leaves rows out: reset it (millstream streams reset, or "
-            "app.reset()), or give it another name"
+            f"outputs again from the beginning, or leaves rows out: {WAYS_OUT}"
         )
 
 

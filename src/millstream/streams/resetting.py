@@ -19,16 +19,18 @@ def reset(app: App) -> list[str]:
     decisions and open transactions. Gives lines that say what was done and what is left.
 
     What the app wrote stays in its topics: it cannot be told from what others wrote there. It refuses while
-    the app runs.
+    the app runs. One that ends half-way has to be done again before the app can run: without the decisions
+    its last batch would be written once more.
     """
     folder = app.folder
     said: list[str] = []
     with folder.locked():
         ids = folder.query_ids()
         try:
+            _forget_group(app)  # first, for it harms nothing: what cannot be reached is left as it is
+            folder.begin_reset()
             for mode, query in ids.items():
                 said += _reset_sink(app, sink_query(query, mode))
-            _forget_group(app)
         except MillstreamError as error:
             raise StreamsError(f"{app.name} is not reset yet, do it again: {error}") from None
         folder.clear()

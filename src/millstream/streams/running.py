@@ -20,7 +20,7 @@ from millstream.streams.feeds import FORMAT
 from millstream.streams.outputs import Mode
 from millstream.streams.problems import StreamsError
 from millstream.streams.progress import OUT, Batch, ends, reports
-from millstream.streams.queries import Queries, check_queries, queries, records_of, two_decisions
+from millstream.streams.queries import Queries, as_before, queries, records_of, two_decisions
 from millstream.streams.sink_reset import settle_sink
 from millstream.streams.update_sink import MicroBatches, sink_query
 
@@ -88,10 +88,15 @@ class Running:
     def __enter__(self) -> Self:
         with ExitStack() as starting, explained(self.app.folder.log):
             starting.enter_context(self.app.folder.locked())
+            if self.app.folder.is_half_reset:
+                raise StreamsError(f"a reset of app {self.app.name} has not come to its end: reset it again")
             outputs = self.app.outputs()
-            self._wanted = queries(outputs, self.app.folder.query_ids())
-            check_queries(self._wanted, self.app.folder, self.app.name)
+            found = queries(outputs, self.app.folder.query_ids())
+            self._wanted = as_before(found, self.app.folder, self.app.name)
             self.app.folder.keep_starts()
+            self.app.folder.keep_outputs(
+                {mode: [each.topic for each in those] for mode, those in self._wanted.items()}
+            )
             self._committer = GroupCommitter(self.app.bootstrap, self.app.name)
             starting.callback(self._committer.close, SETTLE_SECONDS)
             starting.callback(self._stop)

@@ -3,6 +3,8 @@
 NAME/checkpoint-append/   Spark's checkpoint of a query whose rows are final
 NAME/checkpoint-update/   and of one that also has rows which replace earlier ones
 NAME/start.json           what `latest` was when the app first ran, by subscription and topic
+NAME/outputs.json         the topics of each query's outputs, by its mode, in the order of their steps
+NAME/resetting            there while a reset is not done: what is left fits nothing any more
 NAME/millstream.zip       this package, where executors get it from here
 NAME/lock                 locked while an app runs; it holds that program's process id
 NAME/spark.log            what Spark had to say
@@ -15,7 +17,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -105,29 +107,46 @@ class StateFolder:
         known = self._starts()
         if not self._fresh.keys() - known.keys():
             return
-        known = {**self._fresh, **known}
-        self.path.mkdir(parents=True, exist_ok=True)
-        fresh = self._start_file.with_suffix(".new")
-        with fresh.open("w") as file:
-            json.dump(known, file, indent=1, sort_keys=True)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.rename(self._start_file)
-        folder = os.open(self.path, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        self._write(self._start_file, {**self._fresh, **known})
 
     @property
     def _start_file(self) -> Path:
         return self.path / "start.json"
 
     def _starts(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        if self._start_file.exists():
-            found = json.loads(self._start_file.read_text())
-        return found
+        return _read(self._start_file)
+
+    @property
+    def _outputs_file(self) -> Path:
+        return self.path / "outputs.json"
+
+    def outputs(self) -> dict[str, list[str]]:
+        """The topics that each query wrote to when it last started, by its mode."""
+        return _read(self._outputs_file)
+
+    def keep_outputs(self, given: Mapping[str, list[str]]) -> None:
+        """Write down what the queries that start now write to; those that do not start keep theirs."""
+        known = self.outputs()
+        if known != (now := {**known, **given}):
+            self._write(self._outputs_file, now)
+
+    def _write(self, path: Path, document: Mapping[str, Any]) -> None:
+        """Replace a file: whatever happens, it is the old one or the new one."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_suffix(".new")
+        with fresh.open("w") as file:
+            json.dump(document, file, indent=1, sort_keys=True)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.rename(path)
+        self._sync()
+
+    def _sync(self) -> None:
+        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -140,17 +159,39 @@ class StateFolder:
             file.flush()
             yield
 
+    @property
+    def _reset_file(self) -> Path:
+        return self.path / "resetting"
+
+    @property
+    def is_half_reset(self) -> bool:
+        """Whether a reset began and did not come to its end."""
+        return self._reset_file.exists()
+
+    def begin_reset(self) -> None:
+        """From here on there is only the way to `clear`: the sink's decisions go before the checkpoints."""
+        self._reset_file.touch()
+        self._sync()
+
     def clear(self) -> None:
         """Forget where the app was. The log stays."""
         for path in self.checkpoints:
             shutil.rmtree(path)
         self._start_file.unlink(missing_ok=True)
+        self._outputs_file.unlink(missing_ok=True)
         self._fresh.clear()
+        self._sync()
+        self._reset_file.unlink(missing_ok=True)
 
 
 def _last_logged(folder: Path) -> int | None:
     """The number of the last batch that Spark has a file of in one of its logs."""
     return max((int(path.name) for path in folder.glob("*") if path.name.isdigit()), default=None)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found
 
 
 def _lock(file: IO[str], path: Path) -> None:
