@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from millstream.streams import App, StreamsError
+from millstream.streams.feeds import _milliseconds
 from millstream.streams.subscription import Subscription, subscription
 
 
@@ -24,6 +25,11 @@ def test_the_flags_of_a_pattern_count() -> None:
     both = pattern_of(re.compile("(?s)orders-.*", re.IGNORECASE))
     assert both.choice == {"subscribePattern": "(?i)(?s)orders-.*"}
     assert both.takes("ORDERS-1")
+
+
+def test_a_time_before_all_records_is_their_first() -> None:
+    assert _milliseconds("1960-01-01") == "0"
+    assert _milliseconds("1970-01-01T01:00:01.5+01:00") == "1500"
 
 
 def test_state_is_a_folder_and_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from millstream.streams import StreamsError
 from millstream.streams.outputs import output
+from millstream.streams.rows import parsed, with_keyless_deletions
 from millstream.streams.values import Json
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
@@ -83,3 +84,18 @@ def test_a_plain_value_is_text_or_bytes(spark: SparkSession) -> None:
             output("out", numbers, key=None, value=kind, mode=None)
     nothing = spark.range(1).selectExpr("NULL AS value")
     assert output("out", nothing, key=None, value="string", mode=None).records.collect()[0]["value"] is None
+
+
+def test_a_tables_key_is_text(spark: SparkSession) -> None:
+    """Where it is the record's key: one that is no text must not become that of another row."""
+    given = [(b"a", b"{}"), (b"\x80", b"{}"), (b"\x80", None), (b"a", None), (None, None)]
+    records = spark.createDataFrame(given, "key BINARY, value BINARY")
+
+    def errors(value: str) -> list[str | None]:
+        form = Json(value)
+        found = with_keyless_deletions(parsed(records, form), ["id"], form.schema)
+        return [row["error"] for row in found.select("read.error").collect()]
+
+    no_text, no_key = "one with a key that is not text in UTF-8", "a deletion, and its key has no id"
+    assert errors("name STRING") == [None, no_text, no_text, None, no_key]
+    assert errors("id STRING") == [None, None, no_key, None, no_key]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from millstream.streams import StreamsError, deduplicate, join_table, join_tables, latest
 from millstream.streams.changes import changes
@@ -79,6 +80,25 @@ def test_values_of_every_type_pass_unchanged(spark: SparkSession) -> None:
     (joined,) = join_table(stream, table, on="k").collect()
     (plain,) = stream.collect()
     assert tuple(joined) == (*plain, "it")
+
+
+def test_keys_that_are_no_text_stay_as_they_are(spark: SparkSession) -> None:
+    """A record's key may be any bytes, and two of them that are no UTF-8 are not the same."""
+    given = [(b"\x80", 1, at(0)), (b"\x81", 2, at(0)), ("ä".encode(), 3, at(0)), (None, 4, at(0))]
+    frame = spark.createDataFrame(given, "_key BINARY, n INT, _timestamp TIMESTAMP")
+    stream = frame.withColumn("_key", F.col("_key").cast("string"))
+    table = stream.selectExpr("_key", "n AS m", "_timestamp")
+    for found in (join_table(stream, table, on="_key", how="left"), latest(stream, key="_key")):
+        keys = {row["n"]: row["k"] for row in found.selectExpr("n", "CAST(_key AS BINARY) AS k").collect()}
+        assert {n: None if key is None else bytes(key) for n, key in keys.items()}.items() >= {
+            n: key for key, n, _ in given[:3]
+        }.items()
+    joined = join_tables(stream, table.withColumnRenamed("m", "o"), on="_key")
+    assert rows(joined.selectExpr("n", "o", "hex(_key) AS k"), "n", "o", "k") == [
+        (1, 1, "80"),
+        (2, 2, "81"),
+        (3, 3, "C3A4"),
+    ]
 
 
 def test_tables_join_into_the_changes_of_a_table(spark: SparkSession, cities: DataFrame) -> None:

@@ -93,6 +93,18 @@ def test_values_that_python_orders_in_another_way() -> None:
     assert str(found.column("real").to_pylist()) == str(wanted.column("real").to_pylist())
 
 
+def test_text_that_is_no_utf_8() -> None:
+    """As a record's key may be: bytes count."""
+    dice = random.Random(2)
+    given = pa.array(
+        [dice.choice([b"\x80", b"\xff\x01", b"z", "ä".encode()]) for _ in range(1000)], pa.binary()
+    )
+    text = pa.RecordBatch.from_arrays([given.view(pa.string())], ["name"])
+    parts = [text.slice(start, 50) for start in range(0, 1000, 50)]
+    found = pa.Table.from_batches(RowSort(["name"], **SMALL).sorted(parts))
+    assert found.column("name").cast(pa.binary()).to_pylist() == sorted(given.to_pylist())
+
+
 def test_nothing() -> None:
     assert in_order([]) == []
 

@@ -3,7 +3,8 @@
 A change is: `k`, the key as JSON text; `side`, which frame it is of; `at`, the record's timestamp in
 microseconds; `partition` and `offset`; `deleted`; and `row`, the whole row as JSON text. JSON keeps every
 column type but maps whose keys are no text, can be read in the state store by people, and lets a table
-gain a column without making its state unreadable.
+gain a column without making its state unreadable. It has no place for text that is no UTF-8, as a record's
+key may be: such a `_key` is in it as bytes, in `_key_bytes`.
 
 Changes of a key apply in the order `ORDER`: by timestamp, the lower side first on ties, then by place. That
 order depends on the rows alone, so a batch that is replayed gives the same output.
@@ -16,9 +17,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-from pyspark.sql.types import ByteType, IntegerType, LongType, ShortType, StructType
+from pyspark.sql.types import (
+    BinaryType,
+    ByteType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+)
 
-from millstream.streams.columns import DELETED, OFFSET, PARTITION, TIMESTAMP, column
+from millstream.streams.columns import DELETED, KEY, OFFSET, PARTITION, TIMESTAMP, column
 from millstream.streams.problems import StreamsError
 
 if TYPE_CHECKING:
@@ -59,6 +69,8 @@ ORDER = ("k", "at", "side", "partition", "offset", "row")
 
 WATERMARK = "spark.watermarkDelayMs"
 
+KEY_BYTES = "_key_bytes"
+
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 
 
@@ -77,13 +89,13 @@ def changes(frame: DataFrame, key: Sequence[str], side: int, verb: str) -> DataF
         return F.coalesce(F.col(name), other) if name in frame.columns else other
 
     return frame.select(
-        F.to_json(F.struct(*map(column, key)), JSON).alias("k"),
+        _text(frame, key).alias("k"),
         F.lit(side).alias("side"),
         F.unix_micros(TIMESTAMP).alias("at"),
         own(PARTITION, F.lit(0)).alias("partition"),
         own(OFFSET, F.lit(0).cast("long")).alias("offset"),
         own(DELETED, F.lit(False)).alias("deleted"),
-        F.to_json(F.struct(*[column(name) for name in frame.columns]), JSON).alias("row"),
+        _text(frame, frame.columns).alias("row"),
         F.greatest(F.lit(False), *[column(name).isNull() for name in key]).alias("keyless"),
     )
 
@@ -96,7 +108,30 @@ def require(frame: DataFrame, name: str, verb: str) -> None:
 
 def unfold(text: str, schema: StructType) -> Column:
     """The row that a change holds as JSON text, as a struct again."""
-    return F.from_json(text, schema, JSON)
+    if not _has_text_key(schema):
+        return F.from_json(text, schema, JSON)
+    found = F.from_json(text, StructType([*schema.fields, StructField(KEY_BYTES, BinaryType())]), JSON)
+
+    def with_key(row: Column) -> Column:
+        columns = {name: row[name] for name in schema.names}
+        columns[KEY] = F.coalesce(row[KEY_BYTES].cast("string"), row[KEY])
+        return F.when(row.isNotNull(), F.struct(*[each.alias(name) for name, each in columns.items()]))
+
+    return F.get(F.transform(F.array(found), with_key), F.lit(0))  # as plain fields each would be read anew
+
+
+def _text(frame: DataFrame, names: Sequence[str]) -> Column:
+    """Columns as the text of a JSON object; other values always give another text."""
+    found = [column(name) for name in names]
+    if KEY in names and _has_text_key(frame.schema):
+        is_text = F.is_valid_utf8(KEY)
+        found[names.index(KEY)] = F.when(is_text, F.col(KEY)).alias(KEY)
+        found.append(F.when(~is_text, F.col(KEY).cast("binary")).alias(KEY_BYTES))
+    return F.to_json(F.struct(*found), JSON)
+
+
+def _has_text_key(schema: StructType) -> bool:
+    return KEY in schema.names and isinstance(schema[KEY].dataType, StringType)
 
 
 def names(given: str | Iterable[str]) -> list[str]:

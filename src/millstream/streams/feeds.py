@@ -80,4 +80,4 @@ def _milliseconds(when: str) -> str:
             "2026-01-31T12:00:00Z, or offsets as JSON"
         ) from None
     at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-    return str(int(at.timestamp() * 1000))
+    return str(max(0, int(at.timestamp() * 1000)))  # no record has an earlier time

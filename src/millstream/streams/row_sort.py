@@ -166,5 +166,7 @@ def _comparable(scalar: Any) -> tuple[int, Any]:
     """A value so that Python orders it as Arrow does: numbers, then what is no number, then null."""
     if not scalar.is_valid:
         return 2, 0
+    if pa.types.is_string(scalar.type):
+        return 0, scalar.as_buffer().to_pybytes()  # a record's key may be no UTF-8
     value = scalar.value if pa.types.is_temporal(scalar.type) else scalar.as_py()
     return (1, 0) if isinstance(value, float) and math.isnan(value) else (0, value)

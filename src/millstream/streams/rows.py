@@ -96,10 +96,15 @@ def with_table_key(frame: DataFrame, key: Sequence[str], schema: StructType) -> 
 
 
 def with_keyless_deletions(read: DataFrame, key: Sequence[str], schema: StructType) -> DataFrame:
-    """Records with their value read; deletions whose key cannot be read have an error, too."""
-    own = _of_key(F.col("key").cast("string"), key, schema)
+    """Records with their value read; those whose key is needed and cannot be read have an error, too."""
+    text = F.col("key").cast("string")
+    own = _of_key(text, key, schema)
     has_none = F.col("value").isNull() & F.greatest(F.lit(False), *[each.isNull() for each in own.values()])
     said = F.when(has_none, F.lit(f"a deletion, and its key has no {', '.join(key)}"))
+    if any(name not in schema.names for name in key):
+        said = F.when(~F.is_valid_utf8(text), F.lit("one with a key that is not text in UTF-8")).otherwise(
+            said
+        )
     error = F.coalesce(F.col("read.error"), said)
     return read.withColumn("read", F.struct(F.col("read.row").alias("row"), error.alias("error")))
 
@@ -110,6 +115,7 @@ def _of_key(text: Column, key: Sequence[str], schema: StructType) -> dict[str, C
     One is the key itself, or the field of that name of a JSON object in it, as change data capture writes
     them; several are such an object, as `to` writes them.
     """
+    text = F.try_validate_utf8(text)  # else keys that are no text would become equal in the state
     missing = [name for name in key if name not in schema.names]
     if len(key) == 1 and missing:
         return {key[0]: text}
