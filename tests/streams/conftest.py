@@ -15,6 +15,7 @@ from millstream.client.admin_blocking import Admin
 from millstream.client.producer_blocking import Producer
 from millstream.streams.reading.link import close_links
 from millstream.testing import Broker
+from tests.streams.standalone import StandaloneCluster
 
 HERE = Path(__file__).parent
 
@@ -64,6 +65,13 @@ def broker() -> Iterator[Broker]:
     """
     config = {"num.partitions": "2", "log.cleaner.backoff.ms": "100", "log.retention.ms": "-1"}
     with Broker(config) as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
+    """A Spark cluster of two workers."""
+    with StandaloneCluster(tmp_path_factory.mktemp("cluster"), workers=2) as running:
         yield running
 
 

@@ -1,8 +1,6 @@
-"""A stateful app for tests that kill it: counts keys and writes the counts, until all is read.
+"""A stateful app for tests that kill it: counts keys and writes all counts with each batch, to the end.
 
-MODE complete: all counts with each batch, by the streaming sink; update: those that changed, by foreachBatch.
-
-python -m tests.streams.counting_app MASTER BOOTSTRAP FROM TO CHECKPOINT OFFSETS_PER_BATCH MODE
+python -m tests.streams.counting_app MASTER BOOTSTRAP FROM TO CHECKPOINT OFFSETS_PER_BATCH
 """
 
 from __future__ import annotations
@@ -10,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.functions import count, lit
 
 from millstream.streams import sink_failpoints
@@ -33,9 +31,7 @@ CONFIG = {
 }
 
 
-def main(
-    master: str, bootstrap: str, source: str, target: str, checkpoint: str, per_batch: str, mode: str
-) -> None:
+def main(master: str, bootstrap: str, source: str, target: str, checkpoint: str, per_batch: str) -> None:
     builder = SparkSession.builder.master(master).appName("counting")
     for key, value in CONFIG.items():
         builder = builder.config(key, value)
@@ -52,16 +48,9 @@ def main(
         .load()
     )
     counts = records.selectExpr("CAST(key AS STRING) AS key").groupBy("key").agg(count(lit(1)).alias("value"))
-    writer = counts.selectExpr("key", "CAST(value AS STRING) AS value").writeStream.outputMode(mode)
+    writer = counts.selectExpr("key", "CAST(value AS STRING) AS value").writeStream.outputMode("complete")
     options = {"kafka.bootstrap.servers": bootstrap, "topic": target}
-    if mode == "update":  # which Spark does not let a Python sink have
-
-        def write(batch: DataFrame, _: int) -> None:
-            batch.write.format("millstream").options(**options, outputName="counts").mode("append").save()
-
-        writer = writer.foreachBatch(write)
-    else:
-        writer = writer.format("millstream").options(**options)
+    writer = writer.format("millstream").options(**options)
     query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     query.awaitTermination()
     spark.stop()

@@ -42,6 +42,12 @@ class StandaloneCluster:
         return [process.pid for process in self._processes]
 
     @property
+    def executors(self) -> list[tuple[str, str]]:
+        """Where executors ran: the worker, and the id of the app."""
+        found = [path for path in self._folder.glob("worker-*/app-*/*") if path.is_dir()]
+        return [(path.parent.parent.name, path.parent.name) for path in found]
+
+    @property
     def log(self) -> str:
         return (self._folder / "cluster.out").read_text(errors="replace")
 
@@ -52,6 +58,7 @@ class StandaloneCluster:
         until(lambda: "I have been elected leader" in self.log, START_SECONDS, "the master is there")
         for number in range(self._workers):
             own = ["--host", f"127.0.0.{number + 2}", "--webui-port", "0", "--cores", "1", "--memory", "1g"]
+            own += ["--work-dir", str(self._folder / f"worker-{number}")]
             self._launch(f"{deploy}.worker.Worker", *own, self.master)
         until(
             lambda: self.log.count("Successfully registered with master") == self._workers,
@@ -67,7 +74,6 @@ class StandaloneCluster:
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_HOME": str(home),
-            "SPARK_WORKER_DIR": str(self._folder / "executors"),
         }
         with (self._folder / "cluster.out").open("ab") as log:
             self._processes.append(

@@ -6,9 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyspark
@@ -16,11 +13,10 @@ import pytest
 
 from millstream import Producer
 from millstream.testing import Broker
-from tests.processes import free_ports
+from tests.streams.standalone import StandaloneCluster
 
 pytestmark = pytest.mark.timeout(700)
 
-WORKERS = 2
 PATIENCE_S = 120
 APP = """
 from pyspark.sql import functions as F
@@ -34,59 +30,6 @@ joined = join_table(orders, cities, on="city").withColumn("imported", where("id"
 app.to("sold", joined, key="id")
 app.run(once=True)
 """
-
-
-def spark_class(*words: str, folder: Path) -> subprocess.Popen[bytes]:
-    home = Path(pyspark.__file__).parent
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    environment |= {
-        "SPARK_HOME": str(home),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_LOCAL_DIRS": str(folder),
-    }
-    with (folder / "log").open("ab") as log:
-        return subprocess.Popen(
-            [str(home / "bin" / "spark-class"), *words], env=environment, stdout=log, stderr=log, cwd=folder
-        )
-
-
-@pytest.fixture
-def master(tmp_path: Path) -> Iterator[str]:
-    """The address of a master with all its workers."""
-    port = free_ports(2)
-    processes = []
-    try:
-        names = ["master", *(f"worker-{number}" for number in range(WORKERS))]
-        for name in names:
-            folder = tmp_path / name
-            folder.mkdir()
-            if name == "master":
-                words = ["org.apache.spark.deploy.master.Master", "--port", str(port)]
-                words += ["--webui-port", str(port + 1)]
-            else:
-                words = ["org.apache.spark.deploy.worker.Worker", f"spark://127.0.0.1:{port}"]
-                words += ["--cores", "1", "--memory", "1g", "--work-dir", str(folder)]
-            processes.append(spark_class(*words, "--host", "127.0.0.1", folder=folder))
-        deadline = time.monotonic() + PATIENCE_S
-        while alive(port + 1) < WORKERS:
-            assert all(each.poll() is None for each in processes)
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-        yield f"spark://127.0.0.1:{port}"
-    finally:
-        for process in reversed(processes):
-            process.terminate()
-        for process in processes:
-            process.wait(PATIENCE_S)
-
-
-def alive(port: int) -> int:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/", timeout=5) as answer:
-            return int(json.load(answer)["aliveworkers"])
-    except OSError:
-        return 0
 
 
 def send_orders(producer: Producer, numbers: range) -> None:
@@ -104,8 +47,9 @@ def run(command: list[str], folder: Path, **known: str) -> str:
     return ran.stdout
 
 
-def test_an_app_on_a_cluster(master: str, tmp_path: Path) -> None:
+def test_an_app_on_a_cluster(cluster: StandaloneCluster, tmp_path: Path) -> None:
     """By the command line, and then from where it was by spark-submit."""
+    master, others = cluster.master, set(cluster.executors)
     file, state = tmp_path / "app.py", tmp_path / "state"
     file.write_text(APP)
     conf = ["--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.executor.memory=512m"]
@@ -136,5 +80,6 @@ def test_an_app_on_a_cluster(master: str, tmp_path: Path) -> None:
     assert sorted(row["id"] for row in rows) == [*range(120)]
     assert {row["people"] for row in rows} == {9}
     assert all("millstream.zip" in row["imported"] for row in rows)
-    executors = [path for path in tmp_path.glob("worker-*/app-*/*") if path.is_dir()]
-    assert len({path.parent.parent for path in executors}) == WORKERS
+    executors = set(cluster.executors) - others
+    assert len({worker for worker, _ in executors}) == 2
+    assert len({app for _, app in executors}) == 2

@@ -91,13 +91,14 @@ def test_tables_and_duplicates_as_streams() -> None:
 
     with app.test() as test:
         test.pipe("cities", {"city": "Oslo", "people": 9}, key="city")
-        test.pipe("money", {"money": "NOK"}, key="Oslo")
         with test.together():
+            test.pipe("money", {"money": "NOK"}, key="Oslo")
             test.pipe("seen-1", "a", "b", "a")
             test.pipe("seen-2", "b", "c", key="k")
             test.pipe("seen-2", {"no": None}, key="no")
-        test.pipe("seen-1", "a", "d")
-        test.pipe("cities", None, key="Oslo")
+        with test.together():
+            test.pipe("seen-1", "a", "d")
+            test.pipe("cities", None, key="Oslo")
         (joined, gone) = test.written("both")
         assert (joined.key, joined.row) == (b"Oslo", {"city": "Oslo", "people": 9, "money": "NOK"})
         assert (gone.key, gone.value) == (b"Oslo", None)
@@ -117,10 +118,11 @@ def test_deletions_find_their_row_or_are_bad_records() -> None:
 
     with app.test() as test:
         test.pipe("names", {"id": 1, "name": "x"}, {"id": 2, "name": "y"}, {"id": 3, "name": "z"}, key="id")
-        for key in ("1", '{"id":2}', '{"no":3}', "three", None):
-            test.pipe("names", None, key=key)
-        for key in ('{"a":1,"b":"2026-01-01T00:00:00.5Z"}', '{"a":1}'):
-            test.pipe("pairs", None, key=key)
+        with test.together():
+            for key in ("1", '{"id":2}', '{"no":3}', "three", None):
+                test.pipe("names", None, key=key)
+            for key in ('{"a":1,"b":"2026-01-01T00:00:00.5Z"}', '{"a":1}'):
+                test.pipe("pairs", None, key=key)
         found = {each.key: each.value for each in test.written("kept")}
         assert (found[b"1"], found[b"2"]) == (None, None)
         assert found[b"3"] == b'{"id":3,"name":"z"}'

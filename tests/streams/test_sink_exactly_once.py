@@ -63,10 +63,8 @@ AT_RANDOM = max(0, ROUNDS - len(PLACES))
 class App:
     """The counting app in processes of its own, on a topic of its own, beside a broker of its own."""
 
-    def __init__(
-        self, folder: Path, broker: BrokerProcess, batches: int, mode: str, cluster: StandaloneCluster | None
-    ) -> None:
-        self.folder, self.broker, self.mode, self.cluster = folder, broker, mode, cluster
+    def __init__(self, folder: Path, broker: BrokerProcess, batches: int, cluster: StandaloneCluster) -> None:
+        self.folder, self.broker, self.cluster = folder, broker, cluster
         self.failpoints = folder / "failpoints"
         self.failpoints.mkdir()
         self.checkpoint = folder / "checkpoint"
@@ -90,9 +88,8 @@ class App:
             sink_failpoints.FOLDER: str(self.failpoints),
             sink_failpoints.WITHOUT_DECISION: "" if self.with_decision else "1",
         }
-        master = "local[2,4]" if self.cluster is None else self.cluster.master
-        where = [master, self.broker.bootstrap, "in", "out", str(self.checkpoint)]
-        arguments = [*where, str(PER_BATCH), self.mode]
+        where = [self.cluster.master, self.broker.bootstrap, "in", "out", str(self.checkpoint)]
+        arguments = [*where, str(PER_BATCH)]
         with (self.folder / "app.out").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.streams.counting_app", *arguments],
@@ -118,7 +115,7 @@ class App:
 
         def found() -> list[int]:
             roots = [] if self.process is None else [self.process.pid]
-            roots += [] if self.cluster is None else self.cluster.pids
+            roots += self.cluster.pids
             return sorted({worker for root in roots for worker in python_workers(root)})
 
         until(lambda: found() or self.is_over, LONG, "a Python worker")
@@ -170,7 +167,7 @@ class App:
         return Counter((record.key or b"", int(record.value or b"0")) for part in parts for record in part)
 
     def answer(self) -> Counter[tuple[bytes, int]]:
-        """Each count that a batch changed, from the input and the batches' bounds in Spark's own log."""
+        """All counts after each batch, from the input and the batches' bounds in Spark's own log."""
         counts: Counter[bytes] = Counter()
         found: Counter[tuple[bytes, int]] = Counter()
         start = [0] * PARTITIONS
@@ -179,13 +176,11 @@ class App:
         )
         for batch in batches:
             bounds = json.loads((self.checkpoint / "offsets" / str(batch)).read_text().splitlines()[2])["in"]
-            changed: set[bytes] = set()
             for part in range(PARTITIONS):
                 end = bounds[str(part)]
                 counts.update(self.keys[part][start[part] : end])
-                changed.update(self.keys[part][start[part] : end])
                 start[part] = end
-            found.update((key, counts[key]) for key in (changed if self.mode == "update" else counts))
+            found.update((key, counts[key]) for key in counts)
         assert counts == Counter(key for keys in self.keys for key in keys), "all input was read"
         return found
 
@@ -203,20 +198,16 @@ def python_workers(root: int) -> list[int]:
     return found
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
-    with StandaloneCluster(tmp_path_factory.mktemp("cluster"), workers=2) as running:
-        yield running
-
-
 @pytest.fixture
-def make_app(tmp_path: Path, broker_process: Callable[..., BrokerProcess]) -> Iterator[Callable[..., App]]:
+def make_app(
+    tmp_path: Path, broker_process: Callable[..., BrokerProcess], cluster: StandaloneCluster
+) -> Iterator[Callable[[int], App]]:
     made: list[App] = []
 
-    def make(batches: int, mode: str = "complete", cluster: StandaloneCluster | None = None) -> App:
+    def make(batches: int) -> App:
         broker = broker_process()
         broker.start()
-        made.append(App(tmp_path, broker, batches, mode, cluster))
+        made.append(App(tmp_path, broker, batches, cluster))
         return made[-1]
 
     yield make
@@ -276,8 +267,8 @@ def kill_everywhere(app: App, places: list[tuple[str, str]], at_random: int) -> 
     app.finish()
 
 
-def test_killed_everywhere(make_app: Callable[..., App], cluster: StandaloneCluster) -> None:
-    app = make_app(batches=2 * len(PLACES[:ROUNDS]) + 5 * AT_RANDOM, cluster=cluster)
+def test_killed_everywhere(make_app: Callable[[int], App]) -> None:
+    app = make_app(2 * len(PLACES[:ROUNDS]) + 5 * AT_RANDOM)
     kill_everywhere(app, PLACES[:ROUNDS], AT_RANDOM)
     assert app.output() == app.answer()
     with Admin(app.broker.bootstrap) as admin:
@@ -285,41 +276,14 @@ def test_killed_everywhere(make_app: Callable[..., App], cluster: StandaloneClus
     assert any(name.endswith("-1") for name in names), "second attempts wrote"
 
 
-def test_without_decisions_the_same_kills_are_found_out(
-    make_app: Callable[..., App], cluster: StandaloneCluster
-) -> None:
+def test_without_decisions_the_same_kills_are_found_out(make_app: Callable[[int], App]) -> None:
     """At places that are there without them too; a worker that dies is not enough."""
     places = [each for each in PLACES[:ROUNDS] if "decision" not in each[1] and each[0] != WORKER]
-    app = make_app(batches=2 * len(places) + 5 * AT_RANDOM, cluster=cluster)
+    app = make_app(2 * len(places) + 5 * AT_RANDOM)
     app.with_decision = False
     kill_everywhere(app, places, AT_RANDOM)
     app.settle()
-    check_found_out(app)
-
-
-def check_found_out(app: App) -> None:
     output, answer = app.output(), app.answer()
     assert output != answer
     assert set(output) >= set(answer)
     assert max(output.values()) > 1, "what was committed before the kill came again"
-
-
-def test_killed_in_a_function_for_each_batch(make_app: Callable[..., App]) -> None:
-    """Rows that change are written by foreachBatch, under the same decisions."""
-    app = make_app(batches=2, mode="update")
-    app.start()
-    assert app.stop_at("after-end-1") is not None, app.log[-3000:]
-    strike(app, DRIVER, None)
-    app.finish()
-    assert app.output() == app.answer()
-
-
-def test_without_decisions_so_it_is_in_a_function_for_each_batch(make_app: Callable[..., App]) -> None:
-    app = make_app(batches=2, mode="update")
-    app.with_decision = False
-    app.start()
-    assert app.stop_at("after-end-1") is not None, app.log[-3000:]
-    strike(app, DRIVER, None)
-    app.finish()
-    app.settle()
-    check_found_out(app)
