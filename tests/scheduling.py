@@ -31,7 +31,6 @@ LONG = (
     "tests/compat/test_folders.py",
     "tests/test_readme.py",
     "tests/client/",
-    "tests/streams/test_app_cluster.py",
     "tests/compat/",
     "tests/model/",
     "tests/crash/",
@@ -42,9 +41,13 @@ LONG = (
 )
 """What takes longer comes earlier, and all else thereafter."""
 
+BESIDE = {"tests/streams/test_app_cluster.py": "tests/streams/test_sink_exactly_once.py"}
+"""Files that go with another one's piece: both need the same Spark cluster."""
+
 
 def piece_of(path: str) -> str:
     """The piece of work that a file belongs to: its own path, or the name of several files' piece."""
+    path = BESIDE.get(path, path)
     if path in LONG:
         return path
     for name, beginnings in TOGETHER.items():
