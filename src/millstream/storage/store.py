@@ -1,6 +1,6 @@
 """All logs of a broker, in one or more log dirs.
 
-The loop creates and deletes logs; `checkpoint`, `remove_deleted` and `close` may run in a thread.
+The loop creates and deletes logs; `remove_deleted` and `close`, and all of `checkpoints`, may run in threads.
 """
 
 from __future__ import annotations
