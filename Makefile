@@ -1,6 +1,6 @@
 # Each target sets up what it needs: the environment, the package with its compiled kernel,
 # and the system packages that are missing.
-PYTHON ?= python3
+PYTHON ?= $(shell .ci/find-python)
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml setup.py $(wildcard src/millstream/protocol/*kernel.py src/millstream/protocol/*kernel.pxd)
