@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -61,3 +62,16 @@ def test_a_value_that_is_the_place() -> None:
     found = given(deduplication._First(["at"], ["at", "number"]), made)
     assert [row["at"] for row in found] == [*range(20), None]
     assert given(deduplication._First(["at"], ["at"]), []) == []
+
+
+def test_values_of_a_batch_that_are_no_text_or_no_number() -> None:
+    """They are forgotten after a while as all others are, and not taken for each other."""
+    at = [datetime(2026, 11, 16, 0, 0, second) for second in (0, 1, 9, 0, 0, 1)]
+    keys = pa.array([b"\x80", b"\x80", b"\x80", b"\x81", b"z", b"z"]).view(pa.string())
+    numbers = pa.array([float("nan")] * 6)
+    batch = pa.RecordBatch.from_arrays(
+        [keys, numbers, pa.array(at), pa.array(range(6))], ["key", "x", "at", "row"]
+    )
+    step = deduplication._Apart(["key", "x"], "at", timedelta(seconds=5))
+    (kept,) = step(iter([batch]))
+    assert kept.column("row").to_pylist() == [0, 2, 3, 4]

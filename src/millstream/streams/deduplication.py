@@ -135,13 +135,21 @@ class _Apart:
         until: datetime | None = None
         for batch in batches:
             keeps = []
-            values = zip(*(batch.column(name).to_pylist() for name in self._columns), strict=True)
+            values = zip(*(_comparable(batch.column(name)) for name in self._columns), strict=True)
             for of_row, at in zip(values, batch.column(self._time).to_pylist(), strict=True):
                 is_new = of_row != value or until is None or (at is not None and at > until)
                 if is_new:
                     value, until = of_row, None if at is None else at + self._apart
                 keeps.append(is_new)
             yield batch.filter(pa.array(keeps, pa.bool_()))
+
+
+def _comparable(values: pa.Array) -> list[object]:
+    """Values that are equal where a column's are. Text as bytes, for a record's key may be no UTF-8."""
+    if pa.types.is_string(values.type):
+        values = values.cast(pa.binary())
+    found: list[object] = values.to_pylist()
+    return ["NaN" if each != each else each for each in found]  # which are equal in Spark
 
 
 def _milliseconds(frame: DataFrame, within: str) -> int:
