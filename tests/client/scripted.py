@@ -60,9 +60,10 @@ async def scripted_broker(script: Script) -> AsyncIterator[ScriptedBroker]:
                 elif answer is not None:
                     writer.writelines(frame_response(header.correlation_id, answer, header.api_version))
                 if isinstance(answer, bytes) and len(answer) < 4 + int.from_bytes(answer[:4], "big"):
-                    writer.close()  # less than a frame: the rest will not come
-                    return
+                    return  # less than a frame: the rest will not come
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
             writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -71,6 +72,8 @@ async def scripted_broker(script: Script) -> AsyncIterator[ScriptedBroker]:
         yield broker
     finally:
         server.close()
+        for _ in range(5):  # who was accepted by now comes to its task, which closes its connection
+            await asyncio.sleep(0)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -255,6 +255,25 @@ def test_attempts_that_lost_are_aborted(query: Query) -> None:
     assert query.output() == answer(1)
 
 
+def test_what_a_task_begins_while_its_write_is_aborted_is_aborted_too(
+    own_query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks beside the one that failed are killed some time later."""
+    driver = own_query.driver()
+    driver.task(0, 0)
+    abort, begun = Committer._abort_losers, list[Attempt]()
+
+    async def then_another_begins(self: Committer, *given: Any) -> None:
+        await abort(self, *given)
+        if not begun:
+            begun.append(await asyncio.to_thread(driver.task, 0, 1))
+
+    monkeypatch.setattr(Committer, "_abort_losers", then_another_begins)
+    assert asyncio.run(driver.committer.abort(0, linger_s=0.01))
+    assert begun
+    assert own_query.output() == []
+
+
 def test_batches_without_rows_cost_no_decision(own_query: Query) -> None:
     driver = own_query.driver()
     driver.commit(0, [Attempt(driver.run, 0, 0, 0, None)])

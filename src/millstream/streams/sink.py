@@ -43,6 +43,10 @@ RUN_ID = "spark.jobGroup.id"
 
 ONLY_BATCH = 0
 
+KILL_S = 3.0
+"""How long the other tasks of a write that failed may go on: Spark kills a task's Python after two seconds.
+Nobody comes with this write again, who would abort what they leave open."""
+
 
 class Sink:
     """What a streaming write and a batch write have in common."""
@@ -91,11 +95,11 @@ class Sink:
         else:
             run(self._committer(attempts[0].run).commit(attempts[0].batch, attempts))
 
-    def _abort(self, this_run: Run, batch: int) -> bool:
+    def _abort(self, this_run: Run, batch: int, *, linger_s: float = 0.0) -> bool:
         """On the driver: tasks failed, or the commit did. After a decision nothing is aborted."""
         if not self._options.is_exactly_once or sink_failpoints.is_without_decision():
             return False
-        return run(self._committer(this_run).abort(batch))
+        return run(self._committer(this_run).abort(batch, linger_s=linger_s))
 
     def _committer(self, this_run: Run) -> Committer:
         return Committer(self._options.bootstrap, this_run, self._options.timeout_ms)
@@ -145,7 +149,7 @@ class BatchWriter(Sink, DataSourceArrowWriter):
         if self._options.output_name is not None:
             for attempt in attempts_of(messages)[:1]:
                 self._abort(attempt.run, attempt.batch)
-        elif self._abort(self._this_run, ONLY_BATCH):
+        elif self._abort(self._this_run, ONLY_BATCH, linger_s=KILL_S):
             self._forget()
 
     def _forget(self) -> None:

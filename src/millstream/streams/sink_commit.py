@@ -82,14 +82,20 @@ class Committer:
                     )
         sink_failpoints.reached(sink_failpoints.BEFORE_RETURN)
 
-    async def abort(self, batch: int) -> bool:
-        """Abort what a run has written of a batch; False, and nothing is done, if it was decided."""
+    async def abort(self, batch: int, *, linger_s: float = 0.0) -> bool:
+        """Abort what a run has written of a batch; False, and nothing is done, if it was decided.
+
+        After `linger_s` also what tasks have begun meanwhile, which are being killed.
+        """
         async with Cluster(self._bootstrap) as cluster:
             deadline = Deadline(self._timeout_ms)
             async with Owner(cluster, self._bootstrap, self._run.query, deadline) as owner:
                 if owner.last is not None and owner.last.batch >= batch:
                     return False
                 await self._abort_losers(cluster, [], deadline)
+                if linger_s:
+                    await asyncio.sleep(linger_s)
+                    await self._abort_losers(cluster, [], deadline)
                 return True
 
     async def forget(self) -> None:
