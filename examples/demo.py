@@ -20,7 +20,7 @@ from rich.console import Console
 
 from millstream import Consumer, Producer
 from millstream.streams import App, StreamsError, join_table
-from millstream.streams.running import Running
+from millstream.streams.running import Running, stop_signals
 from millstream.testing import Broker
 
 SECONDS = float(os.environ.get("MILLSTREAM_DEMO_SECONDS", "60"))
@@ -89,15 +89,16 @@ def main() -> None:
         app = App("demo", broker.bootstrap, state=state, master="local[2]")
         app.pipeline(sales)
         try:
-            with Running(app, quiet=True) as running:
+            app.spark  # noqa: B018 - it starts, and takes Ctrl-C for itself, before we take it
+            with stop_signals() as asked_to_stop, Running(app, quiet=True) as running:
                 for thread in threads:
                     thread.start()
                 ends_at = None
-                while ends_at is None or time.monotonic() < ends_at:
+                while not asked_to_stop.is_set() and (ends_at is None or time.monotonic() < ends_at):
                     running.watch()
                     if shown.is_set() and ends_at is None:
                         ends_at = time.monotonic() + SECONDS
-                    time.sleep(0.2)
+                    asked_to_stop.wait(0.2)
         except KeyboardInterrupt:
             pass
         except StreamsError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import struct
 import threading
@@ -72,6 +73,7 @@ class Answering(threading.Thread):
 
 @pytest.fixture
 def answering() -> Iterator[type[Answering]]:
+    gc.collect()  # descriptors that tests before left to it: select() takes those below 1,024 only
     made: list[Answering] = []
 
     class Started(Answering):

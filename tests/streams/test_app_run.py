@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from millstream import Admin, Consumer, Producer
 from millstream.streams import App, StreamsError, deduplicate, run
 from millstream.streams.java import check_java
-from millstream.streams.running import Running, _signals
+from millstream.streams.running import Running, stop_signals
 from millstream.streams.sink_names import Run
 from millstream.testing import Broker
 
@@ -193,7 +193,7 @@ def test_two_apps_run_until_ctrl_c(broker: Broker, tmp_path: Path, capfd: pytest
 
 
 def test_who_asks_twice_does_not_wait() -> None:
-    with _signals() as stopping:
+    with stop_signals() as stopping:
         os.kill(os.getpid(), signal.SIGTERM)
         assert stopping.wait(PATIENCE_S)
         with pytest.raises(KeyboardInterrupt):

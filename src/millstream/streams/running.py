@@ -55,7 +55,7 @@ def run(*apps: App, once: bool = False, every: str | None = None, quiet: bool = 
     for app in apps:
         app.spark  # noqa: B018 - Spark starts, and takes the signals for itself, before we take them
     with ExitStack() as stack:
-        stopping = stack.enter_context(_signals())
+        stopping = stack.enter_context(stop_signals())
         running = [stack.enter_context(Running(app, once=once, every=every, quiet=quiet)) for app in apps]
         is_active = True
         while not stopping.is_set():
@@ -193,8 +193,9 @@ class Running:
 
 
 @contextmanager
-def _signals() -> Iterator[threading.Event]:
-    """Set when someone wants this to stop. Spark's own handler would cancel the batch and raise.
+def stop_signals() -> Iterator[threading.Event]:
+    """Set when someone wants this to stop. Spark's own handler would cancel the batch and raise, wherever the
+    program is just then; it is taken over from once Spark has started.
 
     Who asks again does not want to wait for a clean end.
     """
