@@ -8,7 +8,7 @@ from millstream.client.offsets import LATEST, READ_COMMITTED
 from millstream.model import TopicPartition
 from millstream.streams.options import BadOption
 from millstream.streams.reading.schema import columns_of
-from millstream.streams.reading.settings import SourceSettings, settings_of
+from millstream.streams.reading.settings import SourceSettings, check_options, settings_of
 
 BASE = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
 
@@ -123,6 +123,23 @@ def test_what_to_read_is_said_once(options: dict[str, str], line: str) -> None:
 def test_the_broker_must_be_named() -> None:
     with pytest.raises(BadOption, match="no broker is named"):
         settings_of({"subscribe": "orders"}, is_stream=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"startingOffsets": "latest", "failOnDataLoss": "maybe"}, "failOnDataLoss is true or false"),
+        ({"startingOffsets": "latest", "kafka.zebra": "1"}, "no Kafka client has an option 'kafka.zebra'"),
+        ({"endingOffsets": "latest", "failOnDataLoss": "maybe"}, "failOnDataLoss is true or false"),
+        ({"endingOffsets": "latest", "startingOffsets": "latest"}, "cannot be latest in a batch query"),
+    ],
+)
+def test_what_neither_a_batch_nor_a_stream_can_do_is_said(options: dict[str, str], line: str) -> None:
+    with pytest.raises(BadOption) as raised:
+        check_options(BASE | options)
+    assert line in str(raised.value)
+    for only in ({"startingOffsets": "latest"}, {"endingOffsets": "latest"}):
+        check_options(BASE | only)
 
 
 def test_a_stream_has_no_end() -> None:

@@ -235,6 +235,18 @@ def test_a_topic_that_was_made_anew_is_told(
     assert lax.partitions(end, {topic: {"0": 1}}) == []
 
 
+def test_topics_that_are_not_read_any_more_are_told(make: Make, broker: Broker, new_name: Name) -> None:
+    """They are not gone: the checkpoint is of another source, or more was subscribed to."""
+    topic, other = (broker.create_topic(new_name("read"), 1) for _ in range(2))
+    for there in (other, "deleted-too"):
+        with pytest.raises(
+            LostRecords, match=f"{there}-0 is not among what is read now, and the query had re"
+        ):
+            latest(make(subscribe=topic), {there: {"0": 5}})
+    with pytest.raises(LostRecords, match=f"{topic}-7 is gone, the query had read up to 5"):
+        latest(make(subscribe=topic), {topic: {"7": 5}})
+
+
 def made_anew(broker: Broker, topic: str, numbers: Iterable[int]) -> None:
     broker.delete_topic(topic)
     broker.create_topic(topic, 1)

@@ -148,11 +148,12 @@ class Lookup:
             TopicPartition(topic.name, index)
             for topic in metadata.topics.values()
             for index in topic.partitions
-            if (settings.pattern is None or not topic.is_internal) and self._is_wanted(topic.name, index)
+            if (settings.pattern is None or not topic.is_internal) and self.is_wanted(topic.name, index)
         ]
         return sorted(there)
 
-    def _is_wanted(self, topic: str, index: int) -> bool:
+    def is_wanted(self, topic: str, index: int) -> bool:
+        """Whether the options ask for a partition, if it is there."""
         settings = self._settings
         if settings.pattern is not None:
             return re.fullmatch(settings.pattern, topic) is not None and not is_decisions(topic)

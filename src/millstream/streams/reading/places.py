@@ -73,9 +73,17 @@ def ending_place(options: Mapping[str, str]) -> Place:
     return place
 
 
+_ENDING = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
+
+
+def has_ending(options: Mapping[str, str]) -> bool:
+    """Whether an end is named."""
+    return any(get(options, name) is not None for name in _ENDING)
+
+
 def refuse_ending(options: Mapping[str, str]) -> None:
     """A stream has no end."""
-    for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
+    for name in _ENDING:
         if get(options, name) is not None:
             raise BadOption(f"option {name} is for batch queries (spark.read): a stream has no end")
 

@@ -19,7 +19,7 @@ from millstream.streams.options import (
     get,
     number,
 )
-from millstream.streams.reading.places import Place, ending_place, refuse_ending, starting_place
+from millstream.streams.reading.places import Place, ending_place, has_ending, refuse_ending, starting_place
 from millstream.streams.reading.schema import columns_of
 
 OPTIONS = (
@@ -123,14 +123,17 @@ class SourceSettings:
 
 
 def check_options(options: Mapping[str, str]) -> None:
-    """BadOption for an option that neither a batch nor a stream can use."""
+    """BadOption for an option that neither a batch nor a stream can use; which of both this is, is not known.
+
+    What is wrong with both is told, not that one of them cannot be at all: only a batch has an end.
+    """
     try:
         settings_of(options, is_stream=False)
-    except BadOption as error:
+    except BadOption as of_batch:
         try:
             settings_of(options, is_stream=True)
-        except BadOption:
-            raise error from None
+        except BadOption as of_stream:
+            raise (of_batch if has_ending(options) else of_stream) from None
 
 
 def settings_of(options: Mapping[str, str], *, is_stream: bool) -> SourceSettings:

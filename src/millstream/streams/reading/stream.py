@@ -196,7 +196,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             latest = self._asked().latest(partitions)
         gone = sorted(begun.keys() - set(partitions))
         if gone:
-            report_loss(f"{gone[0]} is gone, the query had read up to {begun[gone[0]]}", self._is_fatal)
+            was_read = f"the query had read up to {begun[gone[0]]}"
+            if self._asked().is_wanted(*gone[0]):
+                report_loss(f"{gone[0]} is gone, {was_read}", self._is_fatal)
+            else:
+                report_loss(
+                    f"{gone[0]} is not among what is read now, and {was_read} of it: are other topics "
+                    "subscribed to, or have the query's sources changed places?",
+                    self._is_fatal,
+                )
         self._latest = latest = self._not_before(begun, latest)
         if self._target is not None:
             latest = {p: min(o, latest.get(p, o)) for p, o in self._target.items() if p in latest}
