@@ -27,6 +27,41 @@ app.to("cli-minutes", timed.groupBy(F.window("_timestamp", "1 minute")).count())
 app.run()
 """
 
+PROGRAM = """
+from __future__ import annotations
+import argparse
+import sys
+from dataclasses import dataclass
+from decimal import Decimal
+from millstream.streams import App, run
+
+@dataclass
+class Order:
+    price: Decimal
+
+def priced(app):
+    from prices import TOPIC
+    app.to(TOPIC, app.stream("cli-orders", value=Order))
+
+def main():
+    argparse.ArgumentParser().parse_args()
+    sys.path.insert(0, "elsewhere")
+    app = App("program")
+    app.pipeline(priced)
+    run(app)
+
+if __name__ == "__main__":
+    sys.exit(main())
+"""
+
+
+@pytest.fixture(autouse=True)
+def _as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of apps stays the program that runs."""
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+
 
 @pytest.fixture
 def words(cli_broker: Broker, millstream: CommandLine, tmp_path: Path) -> list[str]:
@@ -79,6 +114,19 @@ def test_an_app_from_a_file(millstream: CommandLine, words: list[str], cli_broke
     assert "It has not run yet." in millstream("streams", "describe", *words).text
 
 
+def test_a_file_is_loaded_as_it_would_run(millstream: CommandLine, words: list[str], tmp_path: Path) -> None:
+    """But for its runs, however they are called; and its functions find later what they name."""
+    (tmp_path / "prices.py").write_text("TOPIC = 'cli-priced'\n")
+    file = Path(words[0])
+    file.write_text(PROGRAM)
+    described = millstream("streams", "describe", *words)
+    assert "cli-priced  append" in described.text
+    assert "It has not run yet." in described.text
+    for code, said in (("no broker", "ended: no broker"), (2, "ended with exit code 2")):
+        file.write_text(f"import sys\nsys.exit({code!r})\n")
+        assert said in millstream.run("streams", "run", *words).err
+
+
 def test_what_is_wrong_is_said(millstream: CommandLine, tmp_path: Path) -> None:
     assert millstream.run("streams", "run", "nowhere.py").err == "error: there is no file nowhere.py\n"
     file = tmp_path / "empty.py"
@@ -93,6 +141,7 @@ def test_what_is_wrong_is_said(millstream: CommandLine, tmp_path: Path) -> None:
     assert "nothing" in failed.err
     assert f"at {file}:2 in <module>" in failed.err
     assert millstream.run("streams", "run", str(file), "--conf", "x").code == 2
+    assert "name it" in millstream.run("streams", "state", str(file), "--variable", "table").err
 
 
 def test_a_missing_spark_is_one_line(

@@ -84,6 +84,10 @@ def state(
     """
     from millstream.streams.state_view import rows, store_of, stores
 
+    if operator is None and (variable is not None or checkpoint is not None):
+        raise click.UsageError(
+            "--variable and --checkpoint choose among the states of an --operator: name it"
+        )
     for app in load_apps(file, bootstrap, state):
         if operator is None:
             _list(

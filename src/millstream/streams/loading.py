@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import runpy
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from millstream.streams.problems import StreamsError
@@ -37,10 +37,12 @@ class Loading:
 
 
 _current: Loading | None = None
+_programs: list[ModuleType] = []
+"""What was the program before: it runs on, and what it has stays."""
 
 
 def current() -> Loading | None:
-    """The file that is being loaded. While there is one, `app.run()` does nothing."""
+    """The file that is being loaded. While there is one, `app.run()` and `run(app)` do nothing."""
     return _current
 
 
@@ -52,14 +54,29 @@ def load(path: str | Path, settings: Settings | None = None) -> list[App]:
     if not file.is_file():
         raise StreamsError(f"there is no file {file}")
     with _loading(settings or Settings()) as loading, explained():
-        sys.path.insert(0, str(file.parent.absolute()))
-        try:
-            runpy.run_path(str(file), run_name="__main__")
-        finally:
-            sys.path.pop(0)
+        _run_as_program(file)
     if not loading.apps:
         raise StreamsError(f"{file} makes no App")
     return loading.apps
+
+
+def _run_as_program(file: Path) -> None:
+    """As `python FILE` does, and it stays so: functions of the file are called later, and what they import
+    and what the hints of their classes name is to be found then."""
+    sys.path.insert(0, str(file.parent.absolute()))
+    sys.argv = [str(file)]
+    program = ModuleType("__main__")
+    program.__file__ = str(file)
+    _programs.append(sys.modules["__main__"])
+    sys.modules["__main__"] = program
+    try:
+        code = compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
+        exec(code, program.__dict__)  # noqa: S102 - it is the program that was named
+    except SystemExit as left:  # as by sys.exit(main()), where main() is to run the apps
+        if isinstance(left.code, int) and left.code:
+            raise StreamsError(f"{file} ended with exit code {left.code}") from None
+        if left.code:
+            raise StreamsError(f"{file} ended: {left.code}") from None
 
 
 @contextmanager

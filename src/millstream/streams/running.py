@@ -17,6 +17,7 @@ from millstream.errors import MillstreamError
 from millstream.streams.committing import GroupCommitter
 from millstream.streams.failures import TRIES, explain, explained, passes
 from millstream.streams.feeds import FORMAT
+from millstream.streams.loading import current
 from millstream.streams.outputs import Mode
 from millstream.streams.problems import StreamsError
 from millstream.streams.progress import OUT, Batch, ends, reports
@@ -52,6 +53,8 @@ def run(*apps: App, once: bool = False, every: str | None = None, quiet: bool = 
     Each goes on where it was when it last ran under its name. `once` ends when all that is there now has been
     processed. `every` ("10 seconds") sets how often a batch begins; by default, when the last one is done.
     """
+    if current() is not None:
+        return  # whoever loads the file will run them
     for app in apps:
         app.spark  # noqa: B018 - Spark starts, and takes the signals for itself, before we take them
     with ExitStack() as stack:
