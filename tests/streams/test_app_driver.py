@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,10 @@ def ids(found: list[Any]) -> list[tuple[Any, Any]]:
     return sorted((row["id"], row["people"]) for row in found)
 
 
-def test_a_join_a_sum_and_dead_letters_in_one_app() -> None:
+def test_a_join_a_sum_and_dead_letters_in_one_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "é 100%20"  # folders for what is temporary have any name
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
     app = App("driver-join")
 
     @app.pipeline

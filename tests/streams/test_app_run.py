@@ -73,7 +73,7 @@ def crash() -> None:
 
 def test_an_app_goes_on_where_it_was(broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broker.create_topic("going-orders", 2)
-    app = shop(broker, "going", tmp_path)
+    app = shop(broker, "going", tmp_path / "\u00e9 100%20 [a]")  # a folder of any name
     send(
         broker, "going-orders", {"id": 1, "city": "Oslo", "cents": 5}, {"id": 2, "city": "Lima", "cents": 500}
     )

@@ -23,6 +23,7 @@ from millstream.streams.problems import StreamsError
 from millstream.streams.progress import OUT, Batch, ends, reports
 from millstream.streams.queries import Queries, as_before, queries, records_of, two_decisions
 from millstream.streams.sink_reset import settle_sink
+from millstream.streams.state_folder import spark_path
 from millstream.streams.update_sink import MicroBatches, sink_query
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class Running:
         writer = (
             writer.queryName(f"{self.app.name}-{mode}" if is_second else self.app.name)
             .outputMode(mode)
-            .option("checkpointLocation", self.app.folder.checkpoint(mode).as_uri())
+            .option("checkpointLocation", spark_path(self.app.folder.checkpoint(mode)))
         )
         if self._once:
             writer = writer.trigger(availableNow=True)

@@ -184,6 +184,11 @@ class StateFolder:
         self._reset_file.unlink(missing_ok=True)
 
 
+def spark_path(path: Path) -> str:
+    """A folder as Spark takes it: its name as it is, for to Spark `%20` is no blank."""
+    return f"file://{path}"
+
+
 def _last_logged(folder: Path) -> int | None:
     """The number of the last batch that Spark has a file of in one of its logs."""
     return max((int(path.name) for path in folder.glob("*") if path.name.isdigit()), default=None)

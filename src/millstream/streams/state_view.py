@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from millstream.streams.change_processor import BUCKET
 from millstream.streams.failures import explained
 from millstream.streams.problems import StreamsError
+from millstream.streams.state_folder import spark_path
 
 if TYPE_CHECKING:
     from millstream.streams.app import App
@@ -43,7 +44,7 @@ def stores(app: App) -> list[Store]:
         if not (checkpoint / "state").is_dir() or not any((checkpoint / "commits").glob("[0-9]*")):
             continue
         with explained(app.folder.log):
-            listed = app.spark.read.format("state-metadata").load(checkpoint.as_uri()).collect()
+            listed = app.spark.read.format("state-metadata").load(spark_path(checkpoint)).collect()
         for row in listed:
             where = (checkpoint, row["operatorId"], row["operatorName"], row["stateStoreName"])
             variables = _variables(row["operatorProperties"])
@@ -59,7 +60,7 @@ def rows(app: App, store: Store, limit: int) -> list[dict[str, Any]]:
     else:
         reader = reader.option("storeName", store.store)
     with explained(app.folder.log):
-        held = reader.load(store.checkpoint.as_uri()).drop("partition_id").limit(limit)
+        held = reader.load(spark_path(store.checkpoint)).drop("partition_id").limit(limit)
         if held.select("key.*").columns == [BUCKET]:
             held = held.selectExpr("user_map_key AS key", "user_map_value AS value")
         found = held.selectExpr("to_json(struct(*)) AS text").collect()

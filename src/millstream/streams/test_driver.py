@@ -31,6 +31,7 @@ from millstream.streams.failures import TRIES, explained, passes
 from millstream.streams.outputs import Mode
 from millstream.streams.problems import StreamsError
 from millstream.streams.queries import queries, records_of
+from millstream.streams.state_folder import spark_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -229,7 +230,7 @@ class TestDriver:
         self._all = (
             self.app.spark.readStream.schema(RAW)
             .option("maxFilesPerTrigger", "1")
-            .parquet(self._inbox.as_uri())
+            .parquet(spark_path(self._inbox))
         )
         outputs = self.app.outputs(self)
         self._subscriptions = self.app.last_read
@@ -241,7 +242,7 @@ class TestDriver:
             self._frames[mode]
             .writeStream.foreachBatch(partial(self._take, mode))
             .outputMode(mode)
-            .option("checkpointLocation", (self._folder / f"checkpoint-{mode}").as_uri())
+            .option("checkpointLocation", spark_path(self._folder / f"checkpoint-{mode}"))
             .start()
         )
 
