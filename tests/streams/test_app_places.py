@@ -32,6 +32,15 @@ def test_a_time_before_all_records_is_their_first() -> None:
     assert _milliseconds("1970-01-01T01:00:01.5+01:00") == "1500"
 
 
+def test_an_app_says_where_rows_go() -> None:
+    for option in ("Topic", "outputName"):
+        with pytest.raises(StreamsError, match="leave it out"):
+            App("app", sink={option: "orders"})
+    brokers = {"Kafka.Bootstrap.Servers": "there:1"}
+    assert App("app", "here:1", sink=brokers).sink_bootstrap == "there:1"
+    assert App("app", "here:1").sink_bootstrap == "here:1"
+
+
 def test_state_is_a_folder_and_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for given in ("s3a://bucket/x", "hdfs:///x", Path("s3a://bucket/x")):
         with pytest.raises(StreamsError, match="it is a folder of this machine, not an address; mount it"):

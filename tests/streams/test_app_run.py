@@ -73,7 +73,7 @@ def crash() -> None:
 
 def test_an_app_goes_on_where_it_was(broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broker.create_topic("going-orders", 2)
-    app = shop(broker, "going", tmp_path / "\u00e9 100%20 [a]")  # a folder of any name
+    app = shop(broker, "going", tmp_path / "é 100%20 [a]")  # a folder of any name
     send(
         broker, "going-orders", {"id": 1, "city": "Oslo", "cents": 5}, {"id": 2, "city": "Lima", "cents": 500}
     )
@@ -232,6 +232,19 @@ def test_a_folder_has_one_app(broker: Broker, tmp_path: Path) -> None:
         assert app.folder.is_within_batch("append")
     with Admin(broker.bootstrap) as admin:
         assert not [each for each in admin.list_transactions() if each.state == "Ongoing"]
+
+
+def test_an_app_that_writes_to_other_brokers(broker: Broker, tmp_path: Path) -> None:
+    """What it left is ended there."""
+    broker.create_topic("away-orders", 1)
+    send(broker, "away-orders", {"id": 1, "city": "Oslo"})
+    with Broker() as away:
+        app = App("away", broker.bootstrap, state=tmp_path, sink={"kafka.bootstrap.servers": away.bootstrap})
+        app.to("away-copy", app.stream("away-orders"))
+        app.run(once=True, quiet=True)
+        assert len(read(away, "away-copy")) == 1
+        assert app.reset()[0] == "the last batch in the output is 0"
+        assert set(away.topics()) == {"away-copy"}
 
 
 def test_an_app_that_starts_in_part_does_not_run(broker: Broker, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from millstream.streams.sink_errors import (
 from millstream.streams.sink_message import Attempt
 from millstream.streams.sink_names import Run, is_attempt_of, owner_of, topic_of
 from millstream.streams.sink_options import sink_options
-from millstream.streams.sink_reset import reset_sink, settle_sink
+from millstream.streams.sink_reset import SinkState, reset_sink, settle_sink
 from millstream.streams.sink_task import RowWriter, ask_max_timeout_ms, look_up, max_timeout_ms
 from millstream.testing import Broker
 from millstream.testing import Cluster as BrokerCluster
@@ -346,6 +346,18 @@ def test_settling_finishes_what_was_decided_and_aborts_the_rest(
     failpoints.go_on()
     own_query.driver().do(1)
     assert own_query.output() == answer(2)
+
+
+def test_a_sink_is_settled_from_a_notebook_too(own_query: Query) -> None:
+    """Whose thread has an event loop that runs."""
+    driver = own_query.driver()
+    driver.do(0)
+    driver.tasks(1)
+
+    async def cell() -> SinkState:
+        return settle_sink(own_query.bootstrap, own_query.id)
+
+    assert asyncio.run(cell()).aborted == TASKS
 
 
 def test_reset_forgets_the_decisions(own_query: Query) -> None:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millstream.streams.loading import Settings, current
+from millstream.streams.options import BOOTSTRAP, get
 from millstream.streams.problems import StreamsError
 from millstream.streams.state_folder import StateFolder
 
@@ -64,6 +65,9 @@ class App:
         executors of a cluster get this package from here."""
         if not re.fullmatch(r"[A-Za-z0-9._-]+", name) or name in (".", ".."):
             raise StreamsError(f"an app's name is made of letters, digits, '.', '_' and '-', not {name!r}")
+        for option in ("topic", "outputName"):
+            if get(sink or {}, option) is not None:
+                raise StreamsError(f"sink has an option {option}: leave it out, to() says where rows go")
         self.name = name
         self.bootstrap = bootstrap or os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
         self.folder = StateFolder(state, name)
@@ -91,6 +95,11 @@ class App:
         self._conf |= said.conf
         self._ui = self._ui or said.has_ui
         self._ships = self._ships or said.ships
+
+    @property
+    def sink_bootstrap(self) -> str:
+        """The brokers that it writes to, which the options of its sink may name."""
+        return get(self.sink, BOOTSTRAP) or self.bootstrap
 
     @property
     def spark(self) -> SparkSession:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from millstream.streams.options import BOOTSTRAP, get
 from millstream.streams.problems import StreamsError
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ class LiveFeed:
 
     def _start(self, wanted: Subscription) -> dict[str, str]:
         if wanted.start == "latest":
-            return {"startingOffsets": self.folder.latest_once(self.bootstrap, wanted)}
+            bootstrap = get(wanted.options, BOOTSTRAP) or self.bootstrap
+            return {"startingOffsets": self.folder.latest_once(bootstrap, wanted)}
         if wanted.start == "earliest" or wanted.start.startswith("{"):
             return {"startingOffsets": wanted.start}
         # As Kafka's own tools have it: a partition without a record that young begins at its end.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from millstream.errors import GroupIdNotFound, MillstreamError
@@ -42,8 +41,7 @@ def reset(app: App) -> list[str]:
 
 
 def _reset_sink(app: App, query: str) -> list[str]:
-    with ThreadPoolExecutor(1) as apart:  # a notebook's own thread has an event loop already
-        state = apart.submit(reset_sink, app.bootstrap, query).result()
+    state = reset_sink(app.sink_bootstrap, query)
     said = []
     if state.last_batch is not None:
         finished = ", which was finished now" if state.was_finished else ""

@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,6 +17,7 @@ from millstream.streams.committing import GroupCommitter
 from millstream.streams.failures import TRIES, explain, explained, passes
 from millstream.streams.feeds import FORMAT
 from millstream.streams.loading import current
+from millstream.streams.options import BOOTSTRAP
 from millstream.streams.outputs import Mode
 from millstream.streams.problems import StreamsError
 from millstream.streams.progress import OUT, Batch, ends, reports
@@ -115,7 +115,7 @@ class Running:
         return self
 
     def _start(self, mode: Mode) -> StreamingQuery:
-        options = {"kafka.bootstrap.servers": self.app.bootstrap, **self.app.sink}
+        options = {BOOTSTRAP: self.app.bootstrap, **self.app.sink}
         observed = records_of(self._wanted[mode]).observe(OUT, F.count(F.lit(1)).alias("rows"))
         writer: Any = observed.writeStream
         if mode == "append":
@@ -154,9 +154,7 @@ class Running:
         if not self.app.folder.is_within_batch(mode):
             return
         try:
-            with ThreadPoolExecutor(1) as apart:  # a notebook's own thread has an event loop already
-                sink = sink_query(query.id, mode)
-                apart.submit(settle_sink, self.app.bootstrap, sink, SETTLE_SECONDS).result()
+            settle_sink(self.app.sink_bootstrap, sink_query(query.id, mode), SETTLE_SECONDS)
         except MillstreamError as error:
             self._say(
                 f"{self.app.name}: the transactions of its last batch may be open still, and readers of "

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
@@ -33,7 +36,7 @@ def settle_sink(bootstrap: str, query_id: str, timeout: float = TIMEOUT_MS / 100
     Without it readers of committed records wait for what a killed query left open, until the query runs again
     or the brokers' transaction.max.timeout.ms is over. A query that still runs is shut out and fails.
     """
-    return asyncio.run(_settle(bootstrap, query_id, timeout * 1000, forgets=False))
+    return _apart(_settle(bootstrap, query_id, timeout * 1000, forgets=False))
 
 
 def reset_sink(bootstrap: str, query_id: str, timeout: float = TIMEOUT_MS / 1000) -> SinkState:
@@ -41,7 +44,13 @@ def reset_sink(bootstrap: str, query_id: str, timeout: float = TIMEOUT_MS / 1000
 
     What it has written stays in its topics.
     """
-    return asyncio.run(_settle(bootstrap, query_id, timeout * 1000, forgets=True))
+    return _apart(_settle(bootstrap, query_id, timeout * 1000, forgets=True))
+
+
+def _apart(work: Coroutine[Any, Any, SinkState]) -> SinkState:
+    """On a thread of its own: that of a notebook has an event loop already."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
 
 
 async def _settle(bootstrap: str, query: str, timeout_ms: float, *, forgets: bool) -> SinkState:
