@@ -251,26 +251,29 @@ def test_an_app_that_ran_as_other_queries(
 
 
 def test_outputs_that_change_places_keep_what_they_hold(broker: Broker, tmp_path: Path) -> None:
-    """As they do from run to run where a program goes through a set."""
+    """As they do from run to run where a program goes through a set. Those to the same topic, too."""
     names = ["who", "city"]
-    for topic in ("places-in", "places-who", "places-city"):
+    for topic in ("places-in-who", "places-in-city", "places-who", "places-city", "places-both"):
         broker.create_topic(topic, 1)
 
     def app(*names: str) -> App:
         made = App("places", broker.bootstrap, state=tmp_path)
-        visits = made.stream("places-in", value="who STRING, city STRING")
         for name in names:
+            visits = made.stream(f"places-in-{name}", value="who STRING, city STRING", bad="places-bad")
             made.to(f"places-{name}", visits.groupBy(F.col(name).alias("k")).count(), key="k")
+            made.to("places-both", visits.groupBy(name).count(), key=name)
         return made
 
     for number in (1, 2):
         with Producer(broker.bootstrap, serializer="json") as producer:
-            producer.send("places-in", {"who": "Ada", "city": "Oslo"})
+            for name in names:
+                producer.send(f"places-in-{name}", {"who": "Ada", "city": "Oslo"})
         app(*names).run(once=True, quiet=True)
         for name, key in (("who", "Ada"), ("city", "Oslo")):
             assert values(broker, f"places-{name}")[-1] == {"k": key, "count": number}
+            assert {name: key, "count": number} in values(broker, "places-both")[-2:]
         names.reverse()
-    with pytest.raises(StreamsError, match=r"outputs to places-who, .* to places-who now, .*: reset it"):
+    with pytest.raises(StreamsError, match=r"outputs to places-bad, .* to places-bad, .* now, .*: reset it"):
         app("who").run(once=True, quiet=True)
     app().reset()
     assert app().folder.outputs() == {}

@@ -233,6 +233,7 @@ class App:
     ) -> DataFrame:
         """`of_table` are the key columns of a table; a stream has none."""
         from millstream.streams.failures import explained
+        from millstream.streams.outputs import output
         from millstream.streams.rows import dead_letters, parsed, rows, with_keyless_deletions
         from millstream.streams.subscription import subscription
         from millstream.streams.values import format_of
@@ -251,7 +252,11 @@ class App:
             if of_table is not None:
                 read = with_keyless_deletions(read, of_table, form.schema)
         if has_topic:
-            self.to(bad, dead_letters(read), value="bytes")
+            with explained(self.folder.log):
+                letters = output(
+                    bad, dead_letters(read), key=None, value="bytes", mode=None, detail=f"from {wanted.label}"
+                )
+            self._outputs.append(letters)
         is_table = of_table is not None
         return rows(read, form, key, fails=bad == "fail", has_headers=headers, is_table=is_table)
 

@@ -36,6 +36,8 @@ class Output:
     frame: DataFrame
     records: DataFrame
     mode: Mode
+    detail: str
+    """What tells it from others to the same topic, as far as that can be told."""
 
 
 def output(
@@ -45,8 +47,9 @@ def output(
     key: str | Iterable[str] | Column | None,
     value: object | None,
     mode: Mode | None,
+    detail: str | None = None,
 ) -> Output:
-    """The output that `to` was asked for."""
+    """The output that `to` was asked for. `detail` None: its columns are."""
     form = format_for(frame) if value is None else format_of(value)
     records = frame.select(
         _key(frame, key).alias("key"),
@@ -55,7 +58,8 @@ def output(
         _headers(frame).alias("headers"),
     )
     name = topic if isinstance(topic, str) else "by column"
-    return Output(name, frame, records, _mode(frame, mode, name) if frame.isStreaming else "append")
+    mode = _mode(frame, mode, name) if frame.isStreaming else "append"
+    return Output(name, frame, records, mode, ", ".join(frame.columns) if detail is None else detail)
 
 
 def _key(frame: DataFrame, key: str | Iterable[str] | Column | None) -> Column:

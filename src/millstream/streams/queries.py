@@ -70,15 +70,22 @@ def as_before(wanted: Queries, folder: StateFolder, app: str) -> Queries:
     }
 
 
-def _in_order(outputs: list[Output], topics: list[str], app: str) -> list[Output]:
-    now = [each.topic for each in outputs]
+def _in_order(outputs: list[Output], known: list[tuple[str, str]], app: str) -> list[Output]:
+    """By topic, and among those to one topic by what else is known of them; what it says may have changed."""
+    topics, now = [topic for topic, _ in known], [each.topic for each in outputs]
     if sorted(now) != sorted(topics):
         raise StreamsError(
             f"app {app} ran with outputs to {', '.join(topics)} and has outputs to {', '.join(now)} now, "
             f"which its checkpoint does not fit: {WAYS_OUT}"
         )
-    left = list(outputs)
-    return [left.pop([each.topic for each in left].index(topic)) for topic in topics]
+    left, found = list(outputs), list[Output]()
+    for place in known:
+        fits = [each for each in left if each.topic == place[0]]
+        same = [each for each in fits if each.detail == place[1]]
+        others = [each for each in fits if (each.topic, each.detail) not in known]
+        found.append((same or others or fits)[0])
+        left = [each for each in left if each is not found[-1]]
+    return found
 
 
 def check_queries(wanted: Queries, folder: StateFolder, app: str) -> None:

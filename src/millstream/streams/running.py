@@ -99,7 +99,7 @@ class Running:
             self._wanted = as_before(found, self.app.folder, self.app.name)
             self.app.folder.keep_starts()
             self.app.folder.keep_outputs(
-                {mode: [each.topic for each in those] for mode, those in self._wanted.items()}
+                {mode: [(each.topic, each.detail) for each in those] for mode, those in self._wanted.items()}
             )
             self._committer = GroupCommitter(self.app.bootstrap, self.app.name)
             starting.callback(self._committer.close, SETTLE_SECONDS)

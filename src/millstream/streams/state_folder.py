@@ -3,7 +3,7 @@
 NAME/checkpoint-append/   Spark's checkpoint of a query whose rows are final
 NAME/checkpoint-update/   and of one that also has rows which replace earlier ones
 NAME/start.json           what `latest` was when the app first ran, by subscription and topic
-NAME/outputs.json         the topics of each query's outputs, by its mode, in the order of their steps
+NAME/outputs.json         each query's outputs, by its mode, in the order of their steps: topic, and a detail
 NAME/resetting            there while a reset is not done: what is left fits nothing any more
 NAME/millstream.zip       this package, where executors get it from here
 NAME/lock                 locked while an app runs; it holds that program's process id
@@ -120,11 +120,16 @@ class StateFolder:
     def _outputs_file(self) -> Path:
         return self.path / "outputs.json"
 
-    def outputs(self) -> dict[str, list[str]]:
-        """The topics that each query wrote to when it last started, by its mode."""
-        return _read(self._outputs_file)
+    def outputs(self) -> dict[str, list[tuple[str, str]]]:
+        """What each query wrote when it last started, by its mode: topics, and what tells those outputs apart
+        that are to the same one."""
+        kept = _read(self._outputs_file)
+        return {
+            mode: [(each, "") if isinstance(each, str) else (each[0], each[1]) for each in those]
+            for mode, those in kept.items()
+        }
 
-    def keep_outputs(self, given: Mapping[str, list[str]]) -> None:
+    def keep_outputs(self, given: Mapping[str, list[tuple[str, str]]]) -> None:
         """Write down what the queries that start now write to; those that do not start keep theirs."""
         known = self.outputs()
         if known != (now := {**known, **given}):
