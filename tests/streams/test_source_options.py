@@ -72,6 +72,7 @@ def test_columns_are_chosen_in_any_order() -> None:
     [
         ({"startingOffset": "earliest"}, "no option 'startingOffset': did you mean startingOffsets?"),
         ({"zebra": "1"}, "no option 'zebra'"),
+        ({"provider": "millstream", "owner": "me"}, "write CREATE TEMPORARY VIEW name USING millstream"),
         ({"kafka.bootstrap.servers": "host:x"}, "'host:x' is not an address: write HOST:PORT"),
         ({"bootstrap.servers": "x"}, "did you mean kafka.bootstrap.servers?"),
         ({"assign": '{"orders": [0]}'}, "subscribe and assign exclude each other"),

@@ -97,6 +97,11 @@ def number(
 def check_names(options: Mapping[str, str], known: Iterable[str], what: str) -> None:
     """Refuse options that nobody knows, with the nearest name that is known. `kafka.*` is not looked at."""
     names = {name.lower(): name for name in known}
+    if get(options, "provider") is not None:
+        raise BadOption(
+            f"a Millstream {what} cannot be a table of the catalog, as Spark does not pass a table's options "
+            "on: write CREATE TEMPORARY VIEW name USING millstream OPTIONS (...)"
+        )
     for key in options:
         low = key.lower()
         if low.startswith(KAFKA) or low in names or low in PLUMBING:
