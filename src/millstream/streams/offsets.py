@@ -2,8 +2,9 @@
 
 Spark compares offsets as text, so one state has one text: topics by name, partitions by number. Beside the
 topics stand two names that no topic has. "@start" says where the batch begins that ends here, where that is
-not the end of the one before: where a stream began that began at a moving place (the end, a time), and where
-it went on after a topic was made anew, so that a restart which has to do the batch again begins there again.
+not the end of the one before: where a stream began that began at a moving place (the end, a time), where it
+went on after a topic was made anew, and where partitions begin that are new and lost their first records, so
+that a restart which has to do the batch again begins there again.
 "@ids" has the ids of the topics that these offsets are of; checkpoints of brokers without ids have none.
 """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from itertools import pairwise
 
 from pyspark.sql.datasource import InputPartition
@@ -40,6 +40,7 @@ def slices(
     start: Mapping[TopicPartition, int],
     end: Mapping[TopicPartition, int],
     *,
+    known: Container[TopicPartition] | None = None,
     ids: Mapping[str, str] | None = None,
     min_partitions: int = 0,
     max_records: int | None = None,
@@ -47,11 +48,12 @@ def slices(
     """The offsets between `start` and `end` cut into slices, in order of topic, partition and offset.
 
     A slice holds at most `max_records` offsets; if there would be fewer than `min_partitions`, the large
-    ranges are cut, in proportion to their size. A partition that `start` lacks is new. `ids` are those of the
-    topics, as far as they are known.
+    ranges are cut, in proportion to their size. A partition that `start` or `known` lacks is new. `ids` are
+    those of the topics, as far as they are known.
     """
+    known = start if known is None else known
     ranges = [
-        (partition, start.get(partition, 0), end[partition], partition not in start)
+        (partition, start.get(partition, 0), end[partition], partition not in start or partition not in known)
         for partition in sorted(end)
         if end[partition] > start.get(partition, 0)
     ]

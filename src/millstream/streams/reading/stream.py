@@ -93,7 +93,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end == begun and not is_first:
             return start
         # What is new begins at its first record, for the limits as for the reading.
-        floor = begun | self._asked().earliest(end.keys() - begun.keys())
+        fresh = self._asked().earliest(end.keys() - begun.keys())
+        floor = begun | fresh
         if not isinstance(limit, ReadAllAvailable):
             if self._should_wait(available(floor, end)) and not is_first:
                 self._asked().watch(end, IDLE_WAIT_MS)
@@ -104,10 +105,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end == begun and not is_first:
             return start
         document = to_json(end)
-        if is_anew:
-            document[START] = to_json(begun)
-        elif is_first and self._settings.starting.is_moving:
-            document[START] = start
+        late = {partition: first for partition, first in fresh.items() if first}
+        if is_anew or late or (is_first and self._settings.starting.is_moving):
+            document[START] = to_json(begun | late)
         ids = self._ids_now | ids
         self._ids_read = {name: ids[name] for name in document if name in ids}
         if self._ids_read:
@@ -146,13 +146,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         # After a restart the first batch may have to be done again, and its start, if that was the end of
-        # the topics or a time, would not be the same: it stands beside the end.
-        kept = None if start == end else start_of(end)
-        begun = from_json(start) if kept is None else kept
+        # the topics or a time, would not be the same: it stands beside the end. So do the first records of
+        # partitions that are new, for what lies before them is nothing to cut into slices.
+        begun, kept = from_json(start), None if start == end else start_of(end)
         settings = self._settings
         return slices(
-            begun,
+            begun if kept is None else kept,
             from_json(end),
+            known=begun,
             ids=ids_of(end),
             min_partitions=settings.min_partitions,
             max_records=settings.max_records,
