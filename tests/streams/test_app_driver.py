@@ -110,6 +110,27 @@ def test_tables_and_duplicates_as_streams() -> None:
         assert once == {"a": None, "b": None, "c": b"k", "d": None, "{'no': None}": None}
 
 
+def test_a_table_whose_column_has_another_type_now() -> None:
+    """What it holds becomes of that type, or is said not to: it is no null."""
+    app, kinds = App("driver-types"), iter(["INT", "STRING", "INT"])
+
+    @app.pipeline
+    def sold(app: App) -> None:
+        cities = app.table("cities", key="city", value=f"city STRING, people {next(kinds)}")
+        app.to("sold", join_table(app.stream("orders", value="id INT, city STRING"), cities, on="city"))
+
+    with app.test() as test:
+        test.pipe("cities", {"city": "Oslo", "people": 9}, key="city")
+        test.restart()
+        test.pipe("orders", {"id": 1, "city": "Oslo"})
+        assert test.rows("sold") == [{"id": 1, "city": "Oslo", "people": "9"}]
+        test.pipe("cities", {"city": "Oslo", "people": "many"}, key="city")
+        test.restart()
+        test.pipe("orders", {"id": 2, "city": "Oslo"})
+        with pytest.raises(StreamsError, match=r'other types now, \{.*"people":"many".*: reset the app, or'):
+            test.rows("sold")
+
+
 def test_deletions_find_their_row_or_are_bad_records() -> None:
     app = App("driver-deletions")
 

@@ -107,17 +107,36 @@ def require(frame: DataFrame, name: str, verb: str) -> None:
 
 
 def unfold(text: str, schema: StructType) -> Column:
-    """The row that a change holds as JSON text, as a struct again."""
-    if not _has_text_key(schema):
-        return F.from_json(text, schema, JSON)
-    found = F.from_json(text, StructType([*schema.fields, StructField(KEY_BYTES, BinaryType())]), JSON)
+    """The row that a change holds as JSON text, as a struct again.
 
-    def with_key(row: Column) -> Column:
+    One that is held since a column had another type, which does not become this one, stops the query: Spark
+    would have a null for it.
+    """
+    broken = "_broken"
+    while broken in schema.names:
+        broken += "_"
+    own = [StructField(KEY_BYTES, BinaryType()), StructField(broken, StringType())]
+    wide = StructType([*schema.fields, *own])
+    found = F.from_json(text, wide, {**JSON, "columnNameOfCorruptRecord": broken})
+
+    def row_of(row: Column) -> Column:
         columns = {name: row[name] for name in schema.names}
-        columns[KEY] = F.coalesce(row[KEY_BYTES].cast("string"), row[KEY])
-        return F.when(row.isNotNull(), F.struct(*[each.alias(name) for name, each in columns.items()]))
+        if _has_text_key(schema):
+            columns[KEY] = F.coalesce(row[KEY_BYTES].cast("string"), row[KEY])
+        good = F.struct(*[each.alias(name) for name, each in columns.items()])
+        return F.when(row[broken].isNull(), F.when(row.isNotNull(), good)).otherwise(
+            F.raise_error(_complaint(row[broken]))
+        )
 
-    return F.get(F.transform(F.array(found), with_key), F.lit(0))  # as plain fields each would be read anew
+    return F.get(F.transform(F.array(found), row_of), F.lit(0))  # as plain fields each would be read anew
+
+
+def _complaint(text: Column) -> Column:
+    return F.concat(
+        F.lit("the app holds a row whose columns have other types now, "),
+        F.substring(text, 1, 200),
+        F.lit(": reset the app, or give it another name"),
+    )
 
 
 def _text(frame: DataFrame, names: Sequence[str]) -> Column:
