@@ -86,9 +86,12 @@ def test_a_plain_value_is_text_or_bytes(spark: SparkSession) -> None:
     assert output("out", nothing, key=None, value="string", mode=None).records.collect()[0]["value"] is None
 
 
+OBJECT = b'{"id": {"a": 1}}'
+
+
 def test_a_tables_key_is_text(spark: SparkSession) -> None:
     """Where it is the record's key: one that is no text must not become that of another row."""
-    given = [(b"a", b"{}"), (b"\x80", b"{}"), (b"\x80", None), (b"a", None), (None, None)]
+    given = [(b"a", b"{}"), (b"\x80", b"{}"), (b"\x80", None), (b"a", None), (None, None), (OBJECT, None)]
     records = spark.createDataFrame(given, "key BINARY, value BINARY")
 
     def errors(value: str) -> list[str | None]:
@@ -97,5 +100,6 @@ def test_a_tables_key_is_text(spark: SparkSession) -> None:
         return [row["error"] for row in found.select("read.error").collect()]
 
     no_text, no_key = "one with a key that is not text in UTF-8", "a deletion, and its key has no id"
-    assert errors("name STRING") == [None, no_text, no_text, None, no_key]
-    assert errors("id STRING") == [None, None, no_key, None, no_key]
+    assert errors("name STRING") == [None, no_text, no_text, None, no_key, None]
+    assert errors("id STRING") == [None, None, no_key, None, no_key, None]
+    assert errors("id STRUCT<a: INT>") == [None, None, no_key, no_key, no_key, None]

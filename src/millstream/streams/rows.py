@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, MapType, StructType
 
 from millstream.streams.columns import (
     DELETED,
@@ -122,9 +122,10 @@ def _of_key(text: Column, key: Sequence[str], schema: StructType) -> dict[str, C
     if missing:
         raise StreamsError(f"key={missing[0]}: there is no such field in {schema.simpleString()}")
     fields = F.from_json(text, StructType([schema[name] for name in key]))
-    if len(key) > 1:
+    kind = schema[key[0]].dataType
+    if len(key) > 1 or isinstance(kind, StructType | ArrayType | MapType):  # which no text is cast to
         return {name: fields[name] for name in key}
-    return {key[0]: F.coalesce(fields[key[0]], text.try_cast(schema[key[0]].dataType))}
+    return {key[0]: F.coalesce(fields[key[0]], text.try_cast(kind))}
 
 
 def _complaint() -> Column:
