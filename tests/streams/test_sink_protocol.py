@@ -283,6 +283,22 @@ def test_batches_without_rows_cost_no_decision(own_query: Query) -> None:
     assert own_query.last == (1, True)
 
 
+def test_a_batch_without_rows_ends_what_is_open(own_query: Query) -> None:
+    """What a killed driver has left, though its batch has no rows any more, and an attempt that came late."""
+    own_query.driver().tasks(0)
+    driver = own_query.driver()
+    driver.commit(0, [Attempt(driver.run, 0, 0, 0, None)])
+    assert own_query.output() == []
+    driver.task(1, 0, attempt=1)
+    driver.commit(2, [Attempt(driver.run, 2, 0, 0, None)])
+    assert own_query.output() == []
+    following = own_query.driver()
+    attempts = following.tasks(3)  # which are not for the driver before to end
+    driver.commit(3, [Attempt(driver.run, 3, 0, 0, None)])
+    following.commit(3, attempts)
+    assert own_query.output() == sorted(rows_of(3))
+
+
 def test_an_old_checkpoint_is_refused(own_query: Query) -> None:
     driver = own_query.driver()
     attempts = driver.tasks(1)

@@ -54,7 +54,8 @@ class Committer:
             was_decided = any(each.was_decided for each in attempts)
             if not transactions_of(attempts) and not was_decided:
                 last = await last_decision(cluster, query, deadline)
-                if last is None or (last.is_done and last.batch < batch):
+                has_ended = last is None or (last.is_done and last.batch < batch)
+                if has_ended and not await self._has_left(cluster, last, deadline):
                     return
             async with Owner(cluster, self._bootstrap, query, deadline) as owner:
                 open_before = await open_attempts(cluster, query, deadline)
@@ -102,6 +103,13 @@ class Committer:
         """Delete the decisions: nobody will come with these batches again."""
         async with Cluster(self._bootstrap) as cluster:
             await forget(cluster, self._run.query, Deadline(self._timeout_ms))
+
+    async def _has_left(self, cluster: Cluster, last: Decision | None, deadline: Deadline) -> bool:
+        """Whether something is open that readers would wait for: of this run, or, where this one has not
+        decided yet, of those before it."""
+        is_first = last is None or last.run != self._run.run
+        found = await open_attempts(cluster, self._run.query, deadline)
+        return any(is_first or each.transactional_id.startswith(self._run.prefix) for each in found)
 
     def _is_second(self, batch: int, last: Decision | None) -> bool:
         """Whether this very run has written the batch before. A batch comes again in another run only, so
