@@ -397,6 +397,39 @@ def test_a_follower_that_was_away_for_long_begins_where_its_leader_does(tmp_path
     run(test, tmp_path, count=2)
 
 
+@pytest.mark.parametrize("has_log", [True, False], ids=["an old log", "an empty folder"])
+def test_a_follower_begins_in_the_middle_of_a_batch_if_its_leader_does(tmp_path: Path, has_log: bool) -> None:
+    """The leader deleted records up to there; it has no other way than to send the whole batch."""
+
+    async def test(nodes: Nodes) -> None:
+        await nodes.create(replicas=[1, 2])
+        await nodes[1].send(b"old")
+        await nodes.stop(2)
+        if not has_log:
+            shutil.rmtree(nodes[2].path)
+        nodes.elect(1, [1])
+        await nodes.tell(1)
+        for number in range(5):
+            nodes[1].append(*[b"%d" % number] * 10)
+        nodes[1].partition().delete_records(25)
+        await nodes.start(2)
+        await nodes.tell(2, is_new=not has_log)
+        await until(lambda: nodes.topic.partitions[0].isr == [1, 2])
+        await nodes[1].send(b"on")
+        await nodes[2].until_committed(52)
+        log = nodes[2].partition().log
+        assert (log.start_offset, log.end_offset) == (25, 52)
+        assert log.segments.first.base_offset == 21
+        assert nodes[2].content() == nodes[1].content()
+        await nodes.stop(2)
+        await nodes.start(2)
+        await nodes.tell(2, is_new=False)
+        log = nodes[2].partition().log
+        assert (log.start_offset, log.end_offset) == (25, 52)
+
+    run(test, tmp_path, count=2)
+
+
 def test_a_replica_that_is_assigned_elsewhere_is_deleted(tmp_path: Path) -> None:
     async def test(nodes: Nodes) -> None:
         await nodes.create()

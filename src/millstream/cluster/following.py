@@ -8,8 +8,8 @@ from uuid import UUID
 
 from millstream.cluster import rules
 from millstream.errors import CorruptMessage, KafkaError, OffsetOutOfRange, error_for
-from millstream.protocol.batch import scan_batches
-from millstream.protocol.header import GOOD
+from millstream.protocol.batch import read_header, scan_batches
+from millstream.protocol.header import GOOD, HEADER_SIZE
 from millstream.protocol.messages import FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
@@ -80,7 +80,10 @@ class Following:
         before, records = (held.start_offset, partition.high_watermark), data.records
         if records:
             batches = memoryview(records)
-            self._check(batches)
+            self._check(batches, first := self._first_offset(batches))
+            if first < held.end_offset:
+                log.info("%s begins anew at %d, with the batch that holds its start", partition.name, first)
+                partition.restart(first)
             partition.copy(batches, data.high_watermark, data.log_start_offset)
         else:
             partition.copy(memoryview(b""), data.high_watermark, data.log_start_offset)
@@ -95,9 +98,20 @@ class Following:
         held = self.partition.log
         return leader_start > held.end_offset or (leader_start >= 0 and held.start_offset == held.end_offset)
 
-    def _check(self, batches: memoryview) -> None:
+    def _first_offset(self, batches: memoryview) -> int:
+        """Where what was sent may begin: where this log ends, or before that if it holds nothing yet.
+
+        Records were deleted up to the middle of a batch, and whoever begins there is sent the whole of it.
+        """
         held = self.partition.log
-        scan = scan_batches(batches, 0, len(batches), True, held.end_offset)
+        if held.start_offset == held.end_offset and len(batches) >= HEADER_SIZE:
+            first = read_header(batches)
+            if first.base_offset < held.end_offset <= first.last_offset:
+                return first.base_offset
+        return held.end_offset
+
+    def _check(self, batches: memoryview, first_offset: int) -> None:
+        scan = scan_batches(batches, 0, len(batches), True, first_offset)
         if scan.error != GOOD:
             raise CorruptMessage(
                 f"the leader of {self.partition.name} sent a bad batch after offset {scan.last_offset}: "
