@@ -374,6 +374,27 @@ def test_deleted_records_are_deleted_on_every_replica(tmp_path: Path) -> None:
     run(test, tmp_path)
 
 
+def test_records_are_deleted_when_followers_say_so_that_a_new_leader_has_not_heard_of(tmp_path: Path) -> None:
+    """They may lead next, and would show what was deleted."""
+
+    async def test(nodes: Nodes) -> None:
+        await nodes.create()
+        for number in range(10):
+            await nodes[1].send(b"%d" % number)
+        nodes.elect(2, [1, 2, 3])
+        await nodes.tell(2)  # the others do not know yet whom to ask
+        deleted = nodes[2].partition().delete_records(6)
+        assert deleted is not None
+        await nodes.tell(1)
+        await until(lambda: nodes[1].partition().log.start_offset == 6)
+        assert not deleted.done()
+        await nodes.tell(3)
+        await deleted
+        assert nodes[3].partition().log.start_offset == 6
+
+    run(test, tmp_path)
+
+
 def test_a_follower_that_was_away_for_long_begins_where_its_leader_does(tmp_path: Path) -> None:
     async def test(nodes: Nodes) -> None:
         await nodes.create(replicas=[1, 2])

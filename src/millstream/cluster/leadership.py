@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from millstream.storage.log import Log
 
 LONG_AGO = float("-inf")
+ANY_EPOCH = 2**63 - 1
 
 REFUSED_PAUSE_S = 0.2
 """How long after a refusal the next proposal is made at the earliest."""
@@ -310,12 +311,16 @@ class Leadership:
         return max(found, key=lambda one: one.end_offset).replica_id if found else -1
 
     def low_watermark(self, own_start: int) -> int:
-        """Where the log starts on every replica whose broker is alive."""
+        """Where the log starts on every replica whose broker is alive, UNKNOWN if one has not said so yet.
+
+        It may lead next, and what it said in an earlier life, or to another leader, does not count.
+        """
+        is_alive = self._holder.is_alive
+        alive = [one for one in self.followers.values() if is_alive(one.replica_id, ANY_EPOCH)]
         return min(
             (
-                one.start_offset
-                for one in self.followers.values()
-                if self._holder.is_alive(one.replica_id, one.broker_epoch)
+                one.start_offset if is_alive(one.replica_id, one.broker_epoch) else rules.UNKNOWN
+                for one in alive
             ),
             default=own_start,
         )
