@@ -14,8 +14,10 @@ from millstream.controller.elections import (
     after_changes,
     elected,
     preferred,
+    settled,
     stepping_down,
     uncleanly,
+    with_isr,
     without_damaged,
 )
 from millstream.controller.isr import Member, Proposal, altered
@@ -43,14 +45,15 @@ brokers = st.frozensets(st.sampled_from(BROKERS))
 def states(draw: st.DrawFn) -> PartitionState:
     """Any state that a partition of up to four replicas can be in."""
     replicas = draw(st.permutations(BROKERS))[: draw(st.integers(1, 4))]
-    split = draw(st.lists(st.sampled_from(["isr", "eligible", "neither"]), min_size=4, max_size=4))
-    isr = [each for each, kind in zip(replicas, split, strict=False) if kind == "isr"]
-    eligible = [each for each, kind in zip(replicas, split, strict=False) if kind == "eligible"]
-    if not isr and not eligible:
-        isr = [replicas[0]]
-    last_leader = -1 if isr else draw(st.sampled_from(replicas))
+    kinds = st.sampled_from(["isr", "eligible", "doubted", "neither"])
+    split = list(zip(replicas, draw(st.lists(kinds, min_size=4, max_size=4)), strict=False))
+    isr, eligible, doubted = (
+        [each for each, kind in split if kind == wanted] for wanted in ("isr", "eligible", "doubted")
+    )
+    if not isr and not doubted:
+        isr, eligible = [replicas[0]], [each for each in eligible if each != replicas[0]]
     leader = draw(st.sampled_from([-1, *isr]))
-    return PartitionState(replicas, isr, leader, draw(st.integers(0, 5)), 3, [], [], eligible, last_leader)
+    return PartitionState(replicas, isr, leader, draw(st.integers(0, 5)), 3, [], [], eligible, doubted)
 
 
 rules = st.builds(Rules, st.integers(1, 3), st.booleans())
@@ -61,7 +64,8 @@ def check(state: PartitionState) -> None:
     assert state.leader == -1 or state.leader in state.isr
     assert set(state.isr) <= set(state.replicas)
     assert set(state.eligible) <= set(state.replicas) - set(state.isr)
-    assert state.isr or state.last_leader in state.replicas
+    assert set(state.doubted) <= set(state.replicas) - set(state.isr) - set(state.eligible)
+    assert state.isr or state.doubted
     assert len(set(state.isr)) == len(state.isr)
 
 
@@ -78,6 +82,8 @@ def test_brokers_that_come_and_go_leave_a_sound_state(
         assert after.leader != -1
     if not rule.allows_unclean and (state.isr or state.eligible):
         assert set(after.isr) <= set(state.isr) | set(state.eligible)
+    elif not rule.allows_unclean:  # of several that are doubted nobody leads before they are compared
+        assert after.leader == -1
     assert after.leader_epoch - state.leader_epoch == (after.leader != state.leader)
 
 
@@ -140,12 +146,57 @@ def test_an_unclean_stop_costs_the_last_in_sync_its_place_while_another_has_ever
     rule = Rules(min_isr=2)
     state = PartitionState([1, 2, 3], [1], -1, 4, eligible=[2])
     after = after_changes(state, {1}, {1}, rule, unclean={1})
-    assert (after.leader, after.isr, after.eligible, after.last_leader) == (-1, [], [2], 1)
+    assert (after.leader, after.isr, after.eligible, after.doubted) == (-1, [], [2], [1])
     better = after_changes(after, {1, 2}, {1, 2}, rule)
-    assert (better.leader, better.isr) == (2, [2])
-    # If the other may have lost records too, the last leader is the best there is.
-    both = after_changes(after, {1, 2}, {1, 2}, rule, unclean={2})
-    assert (both.leader, both.isr, both.last_leader) == (1, [1], -1)
+    assert (better.leader, better.isr, better.doubted) == (2, [2], [1])
+    assert settled(with_isr(better, [2, 3], rule), rule).doubted == []
+
+
+def test_where_all_may_have_lost_records_the_longest_log_leads() -> None:
+    rule = Rules(min_isr=2)
+    state = PartitionState([1, 2, 3], [1, 2, 3], 1, 4)
+    first = after_changes(state, {3}, {3}, rule, unclean={3})
+    assert (first.leader, first.isr, first.doubted) == (-1, [1, 2], [3])
+    both = after_changes(first, {2, 3}, {2, 3}, rule, unclean={2})
+    assert (both.leader, both.isr, both.doubted) == (-1, [1], [2, 3])
+    every = after_changes(both, {1, 2, 3}, {1, 2, 3}, rule, unclean={1})
+    assert (every.leader, every.isr, every.doubted) == (-1, [], [1, 2, 3])
+    assert elected(every, {1, 2, 3}, rule, ends={1: (4, 0), 3: (4, 9)}) == every
+    after = elected(every, {1, 2, 3}, rule, ends={1: (4, 0), 2: (3, 20), 3: (4, 9)})
+    assert (after.leader, after.isr, after.eligible, after.doubted) == (3, [3], [], [1, 2])
+    # Whoever is away again is waited for; an operator may do without.
+    told = {1: (4, 0), 2: (3, 20)}
+    assert elected(every, {1, 2}, rule, ends=told) == every
+    assert elected(every, {1, 2}, rule, ends={**told, 3: (4, 9)}) == every
+    assert uncleanly(every, {1, 2}, rule, ends=told).leader == 1
+    # All at once, before anybody noticed that they had gone.
+    at_once = after_changes(state, {1, 2, 3}, {1, 2, 3}, rule, unclean={1, 2, 3})
+    assert (at_once.leader, at_once.isr, at_once.doubted) == (-1, [], [1, 2, 3])
+
+
+def test_the_longest_log_counts_alone_when_enough_are_in_sync_with_it() -> None:
+    """A leader that is gone again before is compared with the others once more."""
+    rule = Rules(min_isr=2)
+    state = PartitionState([1, 2, 3], [3], 3, 6, doubted=[1, 2])
+    assert settled(state, rule) == state
+    again = after_changes(state, {1, 2, 3}, {1, 2, 3}, rule, unclean={3})
+    assert (again.leader, again.isr, again.doubted) == (-1, [], [1, 2, 3])
+    joined = settled(with_isr(state, [2, 3], rule), rule)
+    assert (joined.isr, joined.eligible, joined.doubted) == ([2, 3], [], [])
+    # What the leader itself goes by counts.
+    assert settled(state, Rules(min_isr=2, min_isrs={3: 1})).doubted == []
+
+
+def test_a_log_of_which_all_was_deleted_is_as_long_as_its_end() -> None:
+    state = PartitionState([1, 2], [], -1, 4, doubted=[1, 2])
+    assert elected(state, {1, 2}, Rules(), ends={1: (4, 90), 2: (-1, 100)}).leader == 2
+    assert elected(state, {1, 2}, Rules(), ends={1: (4, 90), 2: (-1, 0)}).leader == 1
+    assert elected(state, {1, 2}, Rules(), ends={1: (-1, 0), 2: (-1, 0)}).leader == 1
+
+
+def test_who_was_in_sync_is_preferred_in_an_unclean_election() -> None:
+    state = PartitionState([1, 2, 3], [1], -1, 4, doubted=[3])
+    assert after_changes(state, {2, 3}, {2, 3}, Rules(allows_unclean=True)).leader == 3
 
 
 def test_an_unclean_stop_begins_a_new_epoch_even_for_the_only_replica() -> None:
@@ -184,9 +235,7 @@ def test_the_preferred_leader_leads_if_it_can(state: PartitionState, candidates:
     except PreferredLeaderNotAvailable:
         assert first not in candidates or first not in state.isr
     else:
-        assert after == replace(
-            state, leader=first, leader_epoch=state.leader_epoch + 1, last_leader=after.last_leader
-        )
+        assert after == replace(state, leader=first, leader_epoch=state.leader_epoch + 1)
 
 
 def test_an_unclean_election_by_hand() -> None:

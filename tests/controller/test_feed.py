@@ -92,8 +92,8 @@ def test_a_broker_hears_what_the_controller_knows() -> None:
         picture.brokers[broker_id] = BrokerNode(broker_id, endpoints, rack, broker_id * 10, "BROKERS")
     picture.stopping[2] = 20
     states = [
-        PartitionState([1, 2], [1], 1, 4, 7, [2], [], [2], -1),
-        PartitionState([2, 1], [], -1, 5, 8, [], [1], [], 2),
+        PartitionState([1, 2], [1], 1, 4, 7, [2], [], [2], []),
+        PartitionState([2, 1], [], -1, 5, 8, [], [1], [], [2]),
     ]
     topic = Topic("t", UUID(int=5), states, {"retention.ms": "1"})
     picture.put(topic)

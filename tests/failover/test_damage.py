@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -62,3 +63,30 @@ def test_health_names_a_damaged_replica_that_nobody_can_stand_in_for(cluster: Cl
     code, found = health(cluster.bootstrap)
     assert code == 1
     assert found["damaged"] == [{"topic": topic, "partition": 0, "brokers": [leader]}]
+
+
+def test_one_log_that_lost_its_end_costs_nothing_though_all_brokers_lost_power(cluster: Cluster) -> None:
+    """Whoever comes back last is not in sync for that: the longest log leads."""
+    topic = cluster.create_topic("t", 1, replication_factor=3, configs={"min.insync.replicas": "2"})
+    with Writer(cluster.bootstrap, topic) as writer:
+        writer.wait_for(300)
+        writer.stop()
+    cluster.wait_until_healthy()
+    hurt = cluster.leader(topic)
+    for member in cluster.members.values():
+        member.kill()
+    for member in cluster.members.values():
+        (member.folder / ".millstream_boot").unlink()  # as if the machine had started anew since
+    path = cluster[hurt].folder / f"{topic}-0" / f"{0:020d}.log"
+    os.truncate(path, path.stat().st_size // 2)
+    others = cluster.members.keys() - {hurt}
+    for broker_id in others:
+        cluster.start_broker(broker_id, is_awaited=False)
+    for broker_id in others:
+        cluster[broker_id].wait_until_ready(60)
+    cluster.wait_until(lambda found: set(found.brokers) == others)
+    assert len(cluster.health().offline) > 0  # the one that is away may have more than they have
+    cluster.start_broker(hurt)
+    cluster.wait_until_healthy()
+    assert cluster.leader(topic) != hurt
+    check(read_all(cluster.bootstrap, topic, 1), writer)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from millstream.cluster.metadata import NO_LEADER, PartitionState
+from millstream.cluster.metadata import PartitionState
 
 Record = tuple[int, int]
 Log = tuple[Record, ...]
@@ -26,7 +26,7 @@ class Partition(NamedTuple):
     leader_epoch: int = 0
     version: int = 0
     eligible: Brokers = ()
-    last_leader: int = NO_LEADER
+    doubted: Brokers = ()
 
     def state(self) -> PartitionState:
         return PartitionState(
@@ -36,7 +36,7 @@ class Partition(NamedTuple):
             self.leader_epoch,
             self.version,
             eligible=list(self.eligible),
-            last_leader=self.last_leader,
+            doubted=list(self.doubted),
         )
 
     def written(self, state: PartitionState) -> Partition:
@@ -47,7 +47,7 @@ class Partition(NamedTuple):
             state.leader_epoch,
             self.version,
             tuple(state.eligible),
-            state.last_leader,
+            tuple(state.doubted),
         )
         return self if found == self else found._replace(version=self.version + 1)
 

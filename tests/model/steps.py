@@ -2,8 +2,8 @@
 followers, `controller.elections` and `controller.isr` for the controller.
 
 A record is committed when a leader counts it so. No such record may ever be missing from a log that is led
-with, as long as no more than min.insync.replicas - 1 replicas are doubted at a time, if one of them lost the
-end of its log: a broker that was killed comes back with all of it, but nobody can tell.
+with, as long as no more than min.insync.replicas - 1 replicas have lost the ends of their logs at a time,
+however many others were stopped: a broker that was killed comes back with all of it, but nobody can tell.
 
 A step names itself and gives the next state; a broken promise is raised. Messages between brokers and
 controller may be late, lost or overtaken; a fetch is one step, but what a leader heard stays with it
@@ -17,6 +17,7 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from millstream.cluster import rules
+from millstream.cluster.metadata import PartitionState
 from millstream.controller import elections
 from millstream.controller.isr import Member, altered
 from millstream.controller.isr import Proposal as ProposedIsr
@@ -50,6 +51,7 @@ class Rules(NamedTuple):
     truncates_by_epoch: bool = True
     distrusts_unclean: bool = True
     mends_in_a_new_epoch: bool = True
+    compares_ends: bool = True
 
     @property
     def elections(self) -> elections.Rules:
@@ -148,7 +150,7 @@ class Model:
         if known is None or known.leader in (number, -1):
             return
         if broker.damaged is not None and self.rules.mends_in_a_new_epoch:
-            if number not in (*known.isr, *known.eligible, known.last_leader):
+            if number not in (*known.isr, *known.eligible, *known.doubted):
                 return
             broker = broker._replace(damaged=known.leader_epoch)
         leader = state.brokers[known.leader]
@@ -186,6 +188,7 @@ class Model:
     # The controller
 
     def _controller(self, state: State) -> Iterator[Step]:
+        yield from self._compared(state)
         epochs = {number: state.brokers[number].epoch for number in state.live}
         for proposal in state.requests:
             rest = state._replace(requests=state.requests - {proposal})
@@ -200,11 +203,30 @@ class Model:
                 answer = Answer(proposal, None, 0)
                 yield f"{who} refuses: {type(error).__name__}", _answered(rest, answer)
                 continue
-            partition = state.partition.written(found)
+            partition = self._written(state, found)
             answer = Answer(proposal, partition.isr, partition.version)
             after = _healed(_answered(rest._replace(partition=partition), answer))
             _check_members(after)
             yield f"{who} agrees", after
+
+    def _compared(self, state: State) -> Iterator[Step]:
+        """The brokers whose replicas are doubted have all told where these end."""
+        now = state.partition
+        if now.leader >= 0:
+            return
+        told = [one for one in now.doubted if self._knows_epoch(state, one)]
+        ends = {one: _end(state.brokers[one].log) if self.rules.compares_ends else (-1, 0) for one in told}
+        found = elections.elected(now.state(), state.live, self.rules.elections, ends=ends)
+        partition = self._written(state, found)
+        if partition != now:
+            yield f"doubted are {told}: they tell their ends", _healed(state._replace(partition=partition))
+
+    def _knows_epoch(self, state: State, number: int) -> bool:
+        known = state.brokers[number].partition
+        return known is not None and known.leader_epoch == state.partition.leader_epoch
+
+    def _written(self, state: State, decided: PartitionState) -> Partition:
+        return state.partition.written(elections.settled(decided, self.rules.elections))
 
     def _told(self, state: State, number: int, broker: Broker) -> Iterator[Step]:
         """News of the controller, and its answers."""
@@ -262,15 +284,15 @@ class Model:
                 yield f"{number} meets damage", left.with_broker(number, met)
             return
         now = state.partition
-        is_counted = number in {*now.isr, *now.eligible}
+        is_counted = number in {*now.isr, *now.eligible, *now.doubted}
         if broker.is_registered and (is_counted or broker.damaged >= now.leader_epoch):
             found = elections.without_damaged(now.state(), number, state.live, self.rules.elections)
-            after = state._replace(partition=now.written(found))
+            after = state._replace(partition=self._written(state, found))
             if after != state:
                 yield f"{number} tells of damage", after
         if known is None or known.leader in (number, -1):
             return
-        if number in (*known.isr, *known.eligible, known.last_leader):
+        if number in (*known.isr, *known.eligible, *known.doubted):
             return
         if known.leader_epoch > broker.damaged or not self.rules.mends_in_a_new_epoch:
             for kept in range(broker.end):
@@ -281,7 +303,7 @@ class Model:
     def _is_bearable(self, state: State, number: int) -> bool:
         """Whether one more may lose records: fewer than are needed to commit one."""
         damaged = {one for one, broker in enumerate(state.brokers) if broker.damaged is not None}
-        return len(state.unclean | damaged | {number}) < self.rules.min_isr
+        return len(state.hurt | damaged | {number}) < self.rules.min_isr
 
     # Faults
 
@@ -298,11 +320,9 @@ class Model:
                 damaged=None,
             )
             unclean = state.unclean | {number}
-            is_bearable = self._is_bearable(state, number)
-            if is_bearable or not state.hurt:
-                killed = left._replace(unclean=unclean)
-                yield f"{number} is killed", killed.with_broker(number, dead)
-            if is_bearable:
+            killed = left._replace(unclean=unclean)
+            yield f"{number} is killed", killed.with_broker(number, dead)
+            if self._is_bearable(state, number):
                 hurt = left._replace(unclean=unclean, hurt=state.hurt | {number})
                 for kept in range(broker.end):
                     torn = dead._replace(log=broker.log[:kept])
@@ -344,7 +364,7 @@ class Model:
             unclean=unclean,
             restarted=restarted,
         )
-        return state._replace(partition=state.partition.written(found))
+        return state._replace(partition=self._written(state, found))
 
 
 def _without_idle_messages(state: State) -> State:
@@ -405,3 +425,7 @@ def _describe(partition: Partition) -> str:
 
 def _show(log: Log) -> str:
     return "[" + " ".join(f"{epoch}.{writer}" for epoch, writer in log) + "]"
+
+
+def _end(log: Log) -> elections.End:
+    return (log[-1][0] if log else -1), len(log)

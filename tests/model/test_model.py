@@ -1,7 +1,7 @@
 """Every state of a small cluster: no record that was committed is ever lost, and broken rules are seen.
 
 Guards the rules of replication: the union of old and proposed ISR, broker epochs in proposals, truncation by
-leader epochs, and doubt in brokers whose last stop was not clean.
+leader epochs, doubt in brokers whose last stop was not clean, and which of them leads if all are doubted.
 """
 
 from __future__ import annotations
@@ -9,13 +9,20 @@ from __future__ import annotations
 import pytest
 
 from tests.model.exploration import explore
-from tests.model.state import State
+from tests.model.state import Broker, State
 from tests.model.steps import Model, Rules
 
 pytestmark = pytest.mark.timeout(600)
 
 KINDS = {"appends", "fetches", "cuts", "proposes", "controller,", "hears", "is", "loses", "session", "starts"}
 """Second words of what must have happened."""
+
+RECORDS = ((0, 0),)
+HOLDER = Broker(log=RECORDS)
+ALL_COMMITTED = State(
+    brokers=(HOLDER._replace(high_watermark=1), HOLDER, HOLDER), committed=RECORDS, faults_left=3
+)
+"""All replicas have the one record, and as many faults are to come as there are brokers."""
 
 
 @pytest.mark.parametrize(
@@ -36,6 +43,22 @@ def test_no_committed_record_is_lost(
     if min_isr == 1:
         expected -= {"loses"}
     assert expected <= set(explored.kinds)
+
+
+def test_no_committed_record_is_lost_though_all_brokers_are_stopped() -> None:
+    """One of them loses the end of its log, nobody knows which, and any of them may be stopped again."""
+    explored = explore(Model(Rules()), ALL_COMMITTED)
+    assert explored.is_safe, "\n".join(explored.trace)
+    assert explored.is_complete
+    assert explored.states > 200_000
+    assert "are" in explored.kinds, "no ends were compared"
+
+
+def test_a_leader_of_those_in_doubt_that_is_not_the_longest_loses_a_record() -> None:
+    explored = explore(Model(Rules(compares_ends=False)), ALL_COMMITTED)
+    assert not explored.is_safe
+    assert any("they tell their ends" in line for line in explored.trace), "\n".join(explored.trace)
+    assert len(explored.trace) < 15
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -174,6 +174,7 @@ class ClusterState:
             failed=_named(each for each in broker.replicas if each.failure is not None),
             damaged=_damaged(broker.replicas.damaged()),
             full=_named(broker.replicas.full()),
+            doubted=_doubted(broker.replicas.doubted()),
         )
         if broker.controller.is_active:
             response = await broker.controller.requests.poll(request)
@@ -335,21 +336,46 @@ class ClusterState:
                 broker.replicas.configure(topic)
 
 
-def _named(partitions: Iterable[Partition]) -> list[ClusterStateRequest.FailedTopic]:
-    by_topic: dict[UUID, list[int]] = {}
+def _by_topic(partitions: Iterable[Partition]) -> Iterator[tuple[UUID, list[Partition]]]:
+    found: dict[UUID, list[Partition]] = {}
     for partition in partitions:
-        by_topic.setdefault(partition.topic_id, []).append(partition.name.partition)
-    return [ClusterStateRequest.FailedTopic(topic_id=id_, partitions=at) for id_, at in by_topic.items()]
+        found.setdefault(partition.topic_id, []).append(partition)
+    return iter(found.items())
+
+
+def _indexes(partitions: Iterable[Partition]) -> list[int]:
+    return [partition.name.partition for partition in partitions]
+
+
+def _named(partitions: Iterable[Partition]) -> list[ClusterStateRequest.FailedTopic]:
+    return [
+        ClusterStateRequest.FailedTopic(topic_id=topic_id, partitions=_indexes(those))
+        for topic_id, those in _by_topic(partitions)
+    ]
 
 
 def _damaged(epochs: Mapping[Partition, int]) -> list[ClusterStateRequest.DamagedTopic]:
-    by_topic: dict[UUID, ClusterStateRequest.DamagedTopic] = {}
-    for partition, epoch in epochs.items():
-        topic_id = partition.topic_id
-        named = by_topic.get(topic_id)
-        if named is None:
-            named = ClusterStateRequest.DamagedTopic(topic_id=topic_id, partitions=[], epochs=[])
-            by_topic[topic_id] = named
-        named.partitions.append(partition.name.partition)
-        named.epochs.append(epoch)
-    return list(by_topic.values())
+    return [
+        ClusterStateRequest.DamagedTopic(
+            topic_id=topic_id, partitions=_indexes(those), epochs=[epochs[each] for each in those]
+        )
+        for topic_id, those in _by_topic(epochs)
+    ]
+
+
+def _doubted(ends: Mapping[Partition, tuple[int, int]]) -> list[ClusterStateRequest.DoubtedTopic]:
+    return [
+        ClusterStateRequest.DoubtedTopic(
+            topic_id=topic_id,
+            partitions=[
+                ClusterStateRequest.DoubtedPartition(
+                    index=each.name.partition,
+                    leader_epoch=each.state.leader_epoch,
+                    epoch=ends[each][0],
+                    end_offset=ends[each][1],
+                )
+                for each in those
+            ],
+        )
+        for topic_id, those in _by_topic(ends)
+    ]

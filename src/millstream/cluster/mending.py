@@ -87,7 +87,7 @@ class Mending:
 
     def _is_counted(self, partition: Partition) -> bool:
         state = partition.state
-        return self._broker_id in (*state.isr, *state.eligible, state.last_leader)
+        return self._broker_id in (*state.isr, *state.eligible, *state.doubted)
 
     async def mend(self) -> None:
         """Cut off what nobody counts on."""

@@ -33,8 +33,9 @@ class PartitionState:
     eligible: list[int] = field(default_factory=list)
     """Replicas outside of the ISR that have all that was committed: they left when it fell below
     min.insync.replicas, since when nothing more could be committed (KIP-966)."""
-    last_leader: int = NO_LEADER
-    """Who led last, where nobody is left in the ISR."""
+    doubted: list[int] = field(default_factory=list)
+    """Replicas that had all that was committed until a stop that was not clean: each may have lost the end of
+    its log, or nothing. They count until a leader has enough others in sync to commit more."""
 
 
 @dataclass(slots=True)

@@ -390,6 +390,18 @@ class Replicas:
             return []
         return [each for each in self if each.log.dir_path in paths and len(each.state.replicas) > 1]
 
+    def doubted(self) -> dict[Partition, tuple[int, int]]:
+        """Those that nobody leads and of which the longest may: the epoch of our last record (-1 if we have
+        none), and where ours end.
+        """
+        return {
+            each: (each.log.epochs.epoch_of(each.log.end_offset - 1), each.log.end_offset)
+            for each in self
+            if each.state.leader == NO_LEADER
+            and self._broker_id in each.state.doubted
+            and each.failure is None
+        }
+
     async def mend(self) -> None:
         """Cut off what is damaged where nobody counts on it, and copy it anew."""
         if self._mending is not None:

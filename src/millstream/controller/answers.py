@@ -73,7 +73,7 @@ def _partition(index: int, state: PartitionState) -> Message.Partition:
         removing_replicas=state.removing,
         isr=state.isr,
         eligible=state.eligible,
-        last_leader=state.last_leader,
+        doubted=state.doubted,
     )
 
 
@@ -124,5 +124,5 @@ def _state(partition: Message.Partition) -> PartitionState:
         list(partition.adding_replicas),
         list(partition.removing_replicas),
         list(partition.eligible),
-        partition.last_leader,
+        list(partition.doubted),
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from millstream.cluster.metadata import PartitionState
 from millstream.controller.answers import answer
 from millstream.controller.isr import Member, Proposal
-from millstream.controller.picture import Hindered, Replica
+from millstream.controller.picture import Hindered, Replica, ToldEnd
 from millstream.errors import KafkaError, NotController, OperationNotAttempted, StaleBrokerEpoch
 from millstream.protocol.messages import (
     AlterPartitionRequest,
@@ -60,6 +60,13 @@ class BrokerRequests:
         hindered = Hindered(damaged, _replicas(request.full))
         if term.hindrances.is_news(broker_id, hindered):
             await controller.in_turn(lambda: term.hindrances.note(broker_id, hindered))
+        told = {
+            (topic.topic_id, each.index): ToldEnd((each.epoch, each.end_offset), each.leader_epoch)
+            for topic in request.doubted
+            for each in topic.partitions
+        }
+        if term.partitions.is_news_of_ends(broker_id, told):
+            await controller.in_turn(lambda: term.partitions.ends_are(broker_id, told))
         feed = term.feed
         sequence = request.sequence if request.controller_epoch == term.epoch else -1
         if sequence >= 0:

@@ -5,15 +5,18 @@ is to change. What it rests on:
 
 - Members of the ISR have every committed record. So have the `eligible` replicas: they left the ISR when it
   fell below min.insync.replicas, and since then nothing more could be committed (KIP-966).
-- A broker whose last stop was not clean may have lost the end of its logs. It leaves both, unless nobody
-  else is left; then it is the best there is.
+- A broker whose last stop was not clean may have lost the end of its logs. It leaves both and is `doubted`.
+  Where nobody else is left, all of the doubted are waited for, and the longest log leads: if any of them
+  still has every committed record, so has that one.
+- The three together are never fewer than min.insync.replicas, so that fewer losses cost nothing. As soon as a
+  leader has an ISR of that size, only this one counts: records may be committed that no other has.
 - The leader epoch grows whenever another replica begins to lead, nobody does, or the same one leads on with
   a log that may be shorter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
@@ -34,30 +37,36 @@ class Rules:
 
 NOBODY: frozenset[int] = frozenset()
 
+End = tuple[int, int]
+"""Where a log ends: the leader epoch of its last records, and the offset after them."""
+Ends = Mapping[int, End]
+"""The ends that brokers told of their replicas of a partition."""
+UNTOLD: Ends = {}
+
 
 def with_isr(state: PartitionState, isr: list[int], rules: Rules) -> PartitionState:
     """The state with other replicas in sync; who leaves a too small ISR stays eligible."""
     eligible: list[int] = []
     if len(isr) < min(rules.min_isr, len(state.replicas)):
         eligible = _in_order(state, (set(state.isr) | set(state.eligible)) - set(isr))
-    return replace(state, isr=isr, eligible=eligible)
+    return replace(state, isr=isr, eligible=eligible, doubted=_others(state.doubted, isr))
 
 
 def settled(state: PartitionState, rules: Rules) -> PartitionState:
-    """The state in which nobody is eligible if its leader can commit with the ISR alone.
+    """The state in which nobody is eligible or doubted if its leader can commit with the ISR alone.
 
     `with_isr` reckons with the largest min.insync.replicas there is; what counts is the leader's own.
     """
-    if not state.eligible or not state.isr or state.leader not in rules.min_isrs:
+    if not (state.eligible or state.doubted) or not state.isr or state.leader == NO_LEADER:
         return state
-    if len(state.isr) < min(rules.min_isrs[state.leader], len(state.replicas)):
+    if len(state.isr) < min(rules.min_isrs.get(state.leader, rules.min_isr), len(state.replicas)):
         return state
-    return replace(state, eligible=[])
+    return replace(state, eligible=[], doubted=[])
 
 
 def without(state: PartitionState, gone: AbstractSet[int], rules: Rules) -> PartitionState:
     """The state after brokers are gone. If all of the ISR are, it stays: one of them must lead next."""
-    isr = [each for each in state.isr if each not in gone]
+    isr = _others(state.isr, gone)
     if not isr or len(isr) == len(state.isr):
         return state
     return with_isr(state, isr, rules)
@@ -65,21 +74,26 @@ def without(state: PartitionState, gone: AbstractSet[int], rules: Rules) -> Part
 
 def distrusting(state: PartitionState, broker: int) -> PartitionState:
     """The state after a broker came back from a stop that was not clean."""
-    isr = [each for each in state.isr if each != broker]
-    eligible = [each for each in state.eligible if each != broker]
-    if len(isr) == len(state.isr):
-        return state if len(eligible) == len(state.eligible) else replace(state, eligible=eligible)
-    if not isr and not eligible:
+    if broker not in state.isr and broker not in state.eligible:
         return state
-    return replace(state, isr=isr, eligible=eligible, last_leader=state.last_leader if isr else broker)
+    isr, eligible = _others(state.isr, [broker]), _others(state.eligible, [broker])
+    if not isr and not eligible and not state.doubted:
+        return state  # there is nobody to compare it with
+    return replace(state, isr=isr, eligible=eligible, doubted=_in_order(state, {*state.doubted, broker}))
 
 
 def elected(
-    state: PartitionState, candidates: AbstractSet[int], rules: Rules, *, is_forced: bool = False
+    state: PartitionState,
+    candidates: AbstractSet[int],
+    rules: Rules,
+    *,
+    is_forced: bool = False,
+    ends: Ends = UNTOLD,
 ) -> PartitionState:
     """The state with a leader that is a candidate: the one it has, else the first in sync in its list.
 
-    `is_forced` begins a new leader epoch even if the same broker is to lead on.
+    `is_forced` begins a new leader epoch even if the same broker is to lead on. Where all are doubted, nobody
+    leads before they are all there and have told their `ends`.
     """
     if not is_forced and state.leader in candidates and state.leader in state.isr:
         return state
@@ -87,23 +101,24 @@ def elected(
     if chosen != NO_LEADER:
         return led_by(state, chosen)
     chosen = _first(state, candidates, state.eligible)
-    if chosen == NO_LEADER and not state.isr and not state.eligible:
-        chosen = _first(state, candidates, [state.last_leader])
+    told = candidates & ends.keys() & set(state.doubted)
+    if not state.isr and not state.eligible and len(told) == len(state.doubted):
+        chosen = _longest(state, told, ends)
     if chosen != NO_LEADER:
         return led_by(with_isr(state, [chosen], rules), chosen)
     if rules.allows_unclean:
-        chosen = _first(state, candidates, set(state.replicas) - set(state.adding))
-        if chosen == NO_LEADER:
-            chosen = _first(state, candidates, state.adding)  # it may have copied something
+        chosen = _longest(state, told, ends)
+        for among in (state.doubted, set(state.replicas) - set(state.adding), state.adding):
+            if chosen == NO_LEADER:  # one that is being added may have copied something
+                chosen = _first(state, candidates, among)
         if chosen != NO_LEADER:
-            return led_by(replace(state, isr=[chosen], eligible=[]), chosen)
+            return led_by(replace(state, isr=[chosen], eligible=[], doubted=[]), chosen)
     return state if state.leader == NO_LEADER else led_by(state, NO_LEADER)
 
 
 def led_by(state: PartitionState, leader: int) -> PartitionState:
     """The state in a new leader epoch."""
-    last = state.last_leader if leader == NO_LEADER else NO_LEADER
-    return replace(state, leader=leader, leader_epoch=state.leader_epoch + 1, last_leader=last)
+    return replace(state, leader=leader, leader_epoch=state.leader_epoch + 1)
 
 
 def after_changes(
@@ -114,6 +129,7 @@ def after_changes(
     *,
     unclean: AbstractSet[int] = NOBODY,
     restarted: AbstractSet[int] = NOBODY,
+    ends: Ends = UNTOLD,
 ) -> PartitionState:
     """The state after brokers came and went.
 
@@ -125,11 +141,12 @@ def after_changes(
     for broker in _in_order(state, unclean):
         state = distrusting(state, broker)
     state = without(state, set(state.replicas) - live, rules)
-    doubted = unclean & {*before.isr, *before.eligible}
-    is_forced = bool(doubted) or (before.leader in restarted and len(state.isr) > 1)
+    were_in_sync = unclean & {*before.isr, *before.eligible}
+    is_forced = bool(were_in_sync) or (before.leader in restarted and len(state.isr) > 1)
     if is_forced and state.leader not in unclean and state.leader in state.isr and state.leader in candidates:
         return led_by(state, state.leader)
-    return elected(state, candidates, rules, is_forced=is_forced and state.leader != NO_LEADER)
+    is_forced = is_forced and state.leader != NO_LEADER
+    return elected(state, candidates, rules, is_forced=is_forced, ends=ends)
 
 
 def stepping_down(
@@ -161,7 +178,8 @@ def without_damaged(
         return state
     if len(found.isr) < min(rules.min_isr, len(state.replicas), len(state.isr)):
         return led_by(state, found.leader) if state.leader == broker else state
-    found = replace(found, eligible=[each for each in found.eligible if each != broker])
+    eligible, doubted = _others(found.eligible, [broker]), _others(found.doubted, [broker])
+    found = replace(found, eligible=eligible, doubted=doubted)
     return found if found.leader_epoch > state.leader_epoch else led_by(found, found.leader)
 
 
@@ -175,11 +193,13 @@ def preferred(state: PartitionState, candidates: AbstractSet[int]) -> PartitionS
     return led_by(state, first)
 
 
-def uncleanly(state: PartitionState, candidates: AbstractSet[int], rules: Rules) -> PartitionState:
+def uncleanly(
+    state: PartitionState, candidates: AbstractSet[int], rules: Rules, *, ends: Ends = UNTOLD
+) -> PartitionState:
     """The state with any live replica as its leader where it has none, or why that cannot be."""
     if state.leader != NO_LEADER and state.leader in candidates:
         raise ElectionNotNeeded
-    found = elected(state, candidates, replace(rules, allows_unclean=True))
+    found = elected(state, candidates, replace(rules, allows_unclean=True), ends=ends)
     if found.leader == NO_LEADER:
         raise EligibleLeadersNotAvailable("no replica is there")
     return found
@@ -190,5 +210,20 @@ def _first(state: PartitionState, candidates: AbstractSet[int], among: Iterable[
     return next((each for each in state.replicas if each in allowed), NO_LEADER)
 
 
+def _longest(state: PartitionState, among: AbstractSet[int], ends: Ends) -> int:
+    """The one of these with the longest log; of several the first in the list."""
+    newest = max((ends[each][0] for each in among), default=-1)
+
+    def end(broker: int) -> End:
+        epoch, offset = ends[broker]
+        return (newest if epoch < 0 else epoch), offset  # what had no epoch any more was deleted
+
+    return max(_in_order(state, among), key=end, default=NO_LEADER)
+
+
 def _in_order(state: PartitionState, brokers: AbstractSet[int]) -> list[int]:
     return [each for each in state.replicas if each in brokers]
+
+
+def _others(brokers: Iterable[int], these: Collection[int]) -> list[int]:
+    return [each for each in brokers if each not in these]

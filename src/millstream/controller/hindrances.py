@@ -50,7 +50,7 @@ class Hindrances:
                 if state.leader not in (broker_id, *fit):
                     continue  # who leads is no better off, and can commit nothing without this one
                 decided = stepping_down(state, broker_id, fit, rules)
-            elif broker_id in {*state.isr, *state.eligible} or epoch >= state.leader_epoch:
+            elif broker_id in {*state.isr, *state.eligible, *state.doubted} or epoch >= state.leader_epoch:
                 decided = without_damaged(state, broker_id, fit, rules)
             else:
                 continue

@@ -21,7 +21,7 @@ from millstream.controller.elections import (
 from millstream.controller.feed import Feed
 from millstream.controller.isr import Proposal, altered
 from millstream.controller.ledger import Decision, Ledger
-from millstream.controller.picture import Picture, Replica
+from millstream.controller.picture import Picture, Replica, ToldEnd
 from millstream.errors import BrokerIdNotRegistered, InvalidRequest, KafkaError, UnknownTopicOrPartition
 from millstream.model import TopicPartition
 from millstream.registry.contract import Create, Delete, Operation, Set
@@ -64,6 +64,7 @@ class PartitionChanges:
         picture.hindered = {
             id_: was for id_, was in picture.hindered.items() if id_ in found and id_ not in fresh
         }
+        picture.ends = {id_: was for id_, was in picture.ends.items() if id_ in found and id_ not in fresh}
         picture.stopping = {id_: epoch for id_, epoch in picture.stopping.items() if self._is_in(id_, epoch)}
         if gone or fresh:
             log.info("brokers: %s; gone: %s; new: %s", sorted(found), sorted(gone), sorted(fresh))
@@ -93,6 +94,7 @@ class PartitionChanges:
                     picture.rules(topic),
                     unclean=unclean,
                     restarted=restarted,
+                    ends=picture.ends_for(topic, index),
                 )
             ),
             seen,
@@ -128,18 +130,30 @@ class PartitionChanges:
         before = picture.failed.pop(broker_id, frozenset())
         if failed:
             picture.failed[broker_id] = failed
-        await self._ledger.decide(
-            self._changed(self._without_failed, self._places((before | failed) & self._known()))
-        )
-
-    def _known(self) -> frozenset[Replica]:
-        return frozenset((topic.topic_id, index) for topic, index, _ in self._picture.partitions())
+        await self._ledger.decide(self._changed(self._without_failed, self._places(before | failed)))
 
     def _without_failed(self, topic: Topic, index: int, state: PartitionState) -> PartitionState:
         picture = self._picture
         fit = self._picture.candidates_for(topic, index, picture.candidates)
         live = picture.brokers.keys() - picture.failed_for(topic, index)
-        return after_changes(state, live, fit, picture.rules(topic))
+        return after_changes(state, live, fit, picture.rules(topic), ends=picture.ends_for(topic, index))
+
+    def is_news_of_ends(self, broker_id: int, told: Mapping[Replica, ToldEnd]) -> bool:
+        """Whether something is to be done: another may have come since the same was last said."""
+        if self._picture.ends.get(broker_id, {}) != told:
+            return True
+        return next(self._elections(told), None) is not None
+
+    async def ends_are(self, broker_id: int, told: Mapping[Replica, ToldEnd]) -> None:
+        """A broker says where its doubted replicas end: one may be elected, once all have said it."""
+        picture = self._picture
+        picture.ends.pop(broker_id, None)
+        if told:
+            picture.ends[broker_id] = told
+        await self._ledger.decide(self._elections(told))
+
+    def _elections(self, told: Mapping[Replica, ToldEnd]) -> Iterator[Decision]:
+        return self._changed(self._with_leader, self._places(told))
 
     async def stop_broker(self, broker_id: int, epoch: int) -> int:
         """Move what a broker leads to others; how much it still leads that others could lead later."""
@@ -208,7 +222,11 @@ class PartitionChanges:
                 state = picture.partition(topic, place.partition)
                 fit = picture.candidates_for(topic, place.partition, picture.candidates)
                 rules = picture.rules(topic)
-                state = uncleanly(state, fit, rules) if is_unclean else preferred(state, fit)
+                if is_unclean:
+                    ends = picture.ends_for(topic, place.partition)
+                    state = uncleanly(state, fit, rules, ends=ends)
+                else:
+                    state = preferred(state, fit)
                 outcomes[place] = None
                 decisions.append(Decision(topic, place.partition, settled(state, rules)))
             except KafkaError as error:
@@ -286,21 +304,21 @@ class PartitionChanges:
 
     async def elect_missing(self) -> None:
         """Elect leaders where there are none, under rules that may have changed."""
+        await self._ledger.decide(self._changed(self._with_leader))
+
+    def _with_leader(self, topic: Topic, index: int, state: PartitionState) -> PartitionState:
         picture = self._picture
-        candidates = picture.candidates
-
-        def elect(topic: Topic, index: int, state: PartitionState) -> PartitionState:
-            if state.leader != NO_LEADER:
-                return state
-            fit = picture.candidates_for(topic, index, candidates)
-            return elected(state, fit, picture.rules(topic))
-
-        await self._ledger.decide(self._changed(elect))
+        if state.leader != NO_LEADER:
+            return state
+        fit = picture.candidates_for(topic, index, picture.candidates)
+        return elected(state, fit, picture.rules(topic), ends=picture.ends_for(topic, index))
 
     def _places(self, replicas: Iterable[Replica]) -> Iterator[tuple[Topic, int, PartitionState]]:
+        """Those of the partitions that there are."""
         for topic_id, index in sorted(replicas):
-            topic = self._picture.ids[topic_id]
-            yield topic, index, topic.partitions[index]
+            topic = self._picture.ids.get(topic_id)
+            if topic is not None and 0 <= index < len(topic.partitions):
+                yield topic, index, topic.partitions[index]
 
     def _changed(
         self,

@@ -10,7 +10,7 @@ from uuid import UUID
 from millstream.cluster.metadata import BrokerNode, PartitionState, Topic
 from millstream.config.broker import BrokerConfig
 from millstream.config.topic import TOPIC_KEYS
-from millstream.controller.elections import NOBODY, Rules
+from millstream.controller.elections import NOBODY, UNTOLD, End, Ends, Rules
 from millstream.controller.tree import DEFAULT_BROKER, SeenNode
 from millstream.errors import UnknownTopicId, UnknownTopicOrPartition
 
@@ -30,6 +30,13 @@ class Hindered(NamedTuple):
 
 
 NOT_HINDERED = Hindered({}, frozenset())
+
+
+class ToldEnd(NamedTuple):
+    """Where a broker said that a replica ends, and in which leader epoch it said so."""
+
+    end: End
+    leader_epoch: int
 
 
 class Picture:
@@ -54,6 +61,8 @@ class Picture:
         """Replicas that live brokers hold but cannot serve, because a log dir failed."""
         self.hindered: dict[int, Hindered] = {}
         """Replicas of live brokers that others should lead."""
+        self.ends: dict[int, Mapping[Replica, ToldEnd]] = {}
+        """Where live brokers' replicas end that are doubted, where they told."""
         self.deleted: dict[str, Topic] = {}
         """Topics that are deleted, but whose records or nodes could not all be removed yet."""
         self.unreadable: dict[str, str] = {}
@@ -133,6 +142,14 @@ class Picture:
             return NOBODY
         place = topic.topic_id, index
         return {id_ for id_, (damaged, full) in self.hindered.items() if place in damaged or place in full}
+
+    def ends_for(self, topic: Topic, index: int) -> Ends:
+        """Where the doubted replicas of a partition end, as far as brokers told since nobody leads it."""
+        if not self.ends:
+            return UNTOLD
+        place, now = (topic.topic_id, index), topic.partitions[index].leader_epoch
+        told = {broker_id: ends[place] for broker_id, ends in self.ends.items() if place in ends}
+        return {broker_id: each.end for broker_id, each in told.items() if each.leader_epoch == now}
 
     def rules(self, topic: Topic, configs: Mapping[str, Mapping[str, str]] | None = None) -> Rules:
         """What elections of a topic's partitions depend on, also if `configs` were what is set for brokers.

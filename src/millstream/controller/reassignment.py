@@ -111,7 +111,8 @@ def _restricted(state: PartitionState, candidates: AbstractSet[int], rules: Rule
     known = set(state.replicas)
     isr = [each for each in state.isr if each in known]
     eligible = [each for each in state.eligible if each in known]
-    state = replace(state, isr=isr, eligible=eligible)
+    doubted = [each for each in state.doubted if each in known]
+    state = replace(state, isr=isr, eligible=eligible, doubted=doubted)
     if state.leader in known:
         return state
     return elected(state, candidates, replace(rules, allows_unclean=False))

@@ -59,7 +59,7 @@ class StateNode(msgspec.Struct):
     isr: list[int]
     version: int = 1
     eligible: list[int] = []
-    last_leader: int = -1
+    doubted: list[int] = []
 
 
 class ConfigNode(msgspec.Struct):
@@ -157,7 +157,7 @@ def topic_of(
             state, partition.version = states[index]
             partition.isr, partition.leader = state.isr, state.leader
             partition.leader_epoch = state.leader_epoch
-            partition.eligible, partition.last_leader = state.eligible, state.last_leader
+            partition.eligible, partition.doubted = state.eligible, state.doubted
         partitions.append(partition)
     return Topic(name, decode_uuid(node.topic_id), partitions, dict(config))
 
@@ -179,7 +179,7 @@ def state_of(partition: PartitionState, controller_epoch: int) -> StateNode:
         partition.leader_epoch,
         partition.isr,
         eligible=partition.eligible,
-        last_leader=partition.last_leader,
+        doubted=partition.doubted,
     )
 
 

@@ -274,7 +274,7 @@ def _described(
                 replica_nodes=partition.replicas,
                 isr_nodes=partition.isr,
                 eligible_leader_replicas=partition.eligible,  # the Java client takes no null here
-                last_known_elr=[partition.last_leader] if partition.last_leader >= 0 else [],
+                last_known_elr=partition.doubted,
                 offline_replicas=_offline(ctx, partition, index in failed),
             )
             for index, partition in shown

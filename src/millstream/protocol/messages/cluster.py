@@ -20,7 +20,8 @@ class ClusterStateRequest(Request, key=30000, versions=(0, 0), flexible=0):
 
     Replicas that cannot be served, because their log dir failed, are named in every request; so are those
     that others should lead if they can: `damaged` ones cannot be read everywhere, `full` ones not written.
-    Of damaged ones it is said in which leader epoch they were last led, or fetched.
+    Of damaged ones it is said in which leader epoch they were last led, or fetched. Of doubted ones
+    that nobody leads it is said where they end, and in which epoch their last record was written.
     """
 
     max_elements = None
@@ -34,6 +35,16 @@ class ClusterStateRequest(Request, key=30000, versions=(0, 0), flexible=0):
         partitions: list[i32]
         epochs: list[i32]
 
+    class DoubtedPartition(Struct):
+        index: i32
+        leader_epoch: i32
+        epoch: i32
+        end_offset: i64
+
+    class DoubtedTopic(Struct):
+        topic_id: UUID
+        partitions: list[ClusterStateRequest.DoubtedPartition]
+
     broker_id: i32
     broker_epoch: i64
     controller_epoch: i32 = -1
@@ -42,6 +53,7 @@ class ClusterStateRequest(Request, key=30000, versions=(0, 0), flexible=0):
     failed: list[FailedTopic] = optional()
     damaged: list[DamagedTopic] = tagged(0, since=0)
     full: list[FailedTopic] = tagged(1, since=0)
+    doubted: list[DoubtedTopic] = tagged(2, since=0)
 
 
 class ClusterStateResponse(Response, to=ClusterStateRequest):
@@ -77,7 +89,7 @@ class ClusterStateResponse(Response, to=ClusterStateRequest):
         removing_replicas: list[i32]
         isr: list[i32]
         eligible: list[i32]
-        last_leader: i32 = -1
+        doubted: list[i32]
 
     class Topic(Struct):
         name: str
