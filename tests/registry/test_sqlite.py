@@ -522,3 +522,49 @@ def test_a_cancelled_start_leaves_no_thread(path: str) -> None:
     before = threading.active_count()
     asyncio.run(story())
     assert threading.active_count() <= before
+
+
+def test_a_session_ends_though_its_file_cannot_be_removed(path: str) -> None:
+    """As on a disk that failed."""
+
+    async def story() -> None:
+        registry = await started(path)
+        file = Path(f"{path}-sessions", str(registry.session_id))
+        file.unlink()
+        file.mkdir()
+        async with asyncio.timeout(10):
+            await registry.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("is_all", [True, False])
+def test_who_is_not_found_any_more_has_lost_the_session_and_makes_no_new_registry(
+    path: str, is_all: bool
+) -> None:
+    """The folder was taken away, or something removed the session's file."""
+
+    async def story() -> None:
+        registry = await started(path, timeout_ms=600)
+        await registry.create("/kept")
+        lost = asyncio.Event()
+        registry.on_session_lost = lost.set
+        folder, away = Path(path).parent, Path(path).parent.with_name("away")
+        if is_all:
+            folder.rename(away)
+        else:
+            Path(f"{path}-sessions", str(registry.session_id)).unlink()
+        async with asyncio.timeout(10):
+            await lost.wait()
+        assert registry.session_deadline() == float("-inf")
+        if is_all:
+            for _ in range(2):
+                with pytest.raises(Unavailable, match=r"No such file.*mounted"):
+                    await registry.start()
+            assert not folder.exists()
+            away.rename(folder)
+        await registry.start()
+        assert await registry.exists("/kept") == 0
+        await registry.close()
+
+    asyncio.run(story())

@@ -65,7 +65,10 @@ class OwnSession:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop the heart and remove the file; the session ends for everyone who looks."""
+        """Stop the heart and remove the file; the session ends for everyone who looks.
+
+        A file that cannot be removed, as its disk failed, is unlocked at least: that says the same.
+        """
         self._stop.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
@@ -74,7 +77,7 @@ class OwnSession:
         if self._descriptor >= 0:
             try:
                 os.unlink(self._path)
-            except FileNotFoundError:
+            except OSError:
                 pass
             os.close(self._descriptor)
             self._descriptor = -1
@@ -91,10 +94,17 @@ class OwnSession:
         self.deadline = start + self._timeout_s * CERTAIN
         return True
 
+    def _is_found(self) -> bool:
+        """Whether others who look find this file: not if it was removed, or its disk unmounted."""
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(self._descriptor))
+        except FileNotFoundError:
+            return False
+
     def _run(self) -> None:
         while not self._stop.wait(self._timeout_s / BEATS_PER_TIMEOUT):
             try:
-                is_alive = self._beat()
+                is_alive = self._is_found() and self._beat()
             except OSError:
                 is_alive = self._clock.monotonic() <= self.deadline
             if not is_alive:

@@ -60,8 +60,12 @@ class _Stop(Exception):
 class _Worker:
     """One session: the thread, the connection that only it uses, and its queue of calls."""
 
-    def __init__(self, path: str, clock: Clock, timeout_s: float, owner: SqliteRegistry) -> None:
+    def __init__(
+        self, path: str, clock: Clock, timeout_s: float, owner: SqliteRegistry, *, may_make: bool
+    ) -> None:
+        """`may_make` says whether a registry that is not there is a new one, or else gone."""
         self._path = path
+        self._may_make = may_make
         self._timeout_s = timeout_s
         self._owner = owner
         self._loop = asyncio.get_running_loop()
@@ -107,6 +111,12 @@ class _Worker:
 
     def _run(self) -> None:
         try:
+            self._live()
+        finally:
+            self._post(self._finish)
+
+    def _live(self) -> None:
+        try:
             database = self._open()
         except BaseException as error:
             self._answer(self.started, error)
@@ -120,9 +130,10 @@ class _Worker:
                 logger.error("the registry's thread failed: %s", error)
                 self._tell_lost()
             self._leave(database)
-        self._post(self._finish)
 
     def _open(self) -> Database:
+        if not self._may_make:
+            os.stat(self._path)
         os.makedirs(self._path + SESSIONS_SUFFIX, exist_ok=True)
         make_file(self._path)
         database = Database(self._path)
@@ -276,7 +287,7 @@ class SqliteRegistry(Registry):
         if self._worker is not None:
             raise RegistryError("the session has begun already")
         await self._wait_for_ending()
-        worker = _Worker(self._path, self._clock, self._timeout_s, self)
+        worker = _Worker(self._path, self._clock, self._timeout_s, self, may_make=self._session == 0)
         try:
             await worker.started
         except BaseException as error:
@@ -288,8 +299,12 @@ class SqliteRegistry(Registry):
             if isinstance(error, RegistryError):
                 raise
             is_damaged = type(error) is sqlite3.DatabaseError
-            advice = ". Put a copy of it back, with which it knows the topics" if is_damaged else ""
-            raise Unavailable(f"the registry {self._path} cannot be opened: {error}{advice}") from error
+            advice = (
+                "Put a copy of it back, with which it knows the topics"
+                if is_damaged
+                else "See to its disk: is it mounted, sound, and can it be written?"
+            )
+            raise Unavailable(f"the registry {self._path} cannot be opened: {error}. {advice}") from error
         is_first = self._session == 0
         self._session = worker.session
         if worker.is_lost:
