@@ -347,8 +347,10 @@ class Broker:
     # Parts of the start
 
     def _make_registry(self) -> Registry:
-        place, log_dirs = self.config["registry"], self.config.log_dirs
-        folder = registry_folder(log_dirs) if place == "sqlite" else log_dirs[0]
+        place, folder = self.config["registry"], ""
+        kind, _, named = place.partition(":")
+        if kind == "sqlite":
+            folder = registry_folder(self.config.log_dirs, named)
         return make_registry(place, folder, self.config["registry.session.timeout.ms"], self.clock)
 
     def _use_threads(self, loop: asyncio.AbstractEventLoop) -> None:
