@@ -36,7 +36,7 @@ def run_broker(
     `ready` is told where it listens; without it, the terminal is. With `has_pid` the number of the process
     lies in the broker's folder.
     """
-    from millstream.cli.cluster_layout import write_pid
+    from millstream.cli.cluster_layout import remove_pid, write_pid
     from millstream.net.event_loop import loop_factory
 
     _keep_freed_memory()
@@ -48,7 +48,7 @@ def run_broker(
         try:
             return runner.run(_serve(config, ready))
         finally:
-            os.unlink(path)
+            remove_pid(path)
 
 
 def _keep_freed_memory() -> None:
