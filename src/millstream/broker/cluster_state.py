@@ -100,7 +100,11 @@ class ClusterState:
         return self._as_of >= moment
 
     def begin_anew(self) -> None:
-        """Ask for everything, and take no answer to what was asked before: the session was lost."""
+        """Ask for everything, and take no answer to what was asked before: the session was lost.
+
+        Until there is one, nobody is told of a controller: there may be none, as where the registry is gone.
+        """
+        self._broker.metadata.controller_id = -1
         self._sequence = -1
         self._terms += 1
 

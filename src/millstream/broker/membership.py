@@ -132,7 +132,7 @@ class Membership:
             self._task = asyncio.get_running_loop().create_task(self._join_again())
 
     async def _join_again(self) -> None:
-        pause_s = FIRST_PAUSE_S
+        pause_s, said = FIRST_PAUSE_S, ""
         while self._is_lost:
             self._is_lost = False
             try:
@@ -141,7 +141,13 @@ class Membership:
                 await self._register()
             except Exception as error:
                 self._is_lost = True
-                log.warning("no new session with the registry yet: %s", error)
+                if str(error) != said:
+                    said = str(error)
+                    log.warning(
+                        "no new session with the registry yet; until then no topic is made or changed, and"
+                        " only partitions that have no other replica are led: %s",
+                        error,
+                    )
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, MAX_PAUSE_S)
         log.info("a new session with the registry has begun; broker epoch %d", self.epoch)

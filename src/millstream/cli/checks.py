@@ -226,6 +226,12 @@ def broker_checks(bootstrap: str) -> list[Check]:
                 f"answers in {answer_ms:.1f} ms; cluster {metadata.cluster_id}; {brokers}",
             )
         ]
+        if metadata.controller_id not in metadata.nodes:
+            advice = (
+                "The brokers may not reach their registry, or its disk failed: their logs say what is wrong."
+            )
+            found = "there is none: no topic is made or changed, and no other leader elected"
+            checks.append(Check("controller", State.BAD, found, advice))
         found = f"{len(partitions)} partitions in {len(metadata.topics)} topics"
         if leaderless:
             advice = "Start the brokers that hold them."

@@ -178,7 +178,8 @@ LOG_KEYS = (
         "list",
         None,
         "The folders of the logs. New partitions go to the one that holds the fewest; a folder that fails"
-        " takes only its own partitions down.",
+        " takes only its own partitions down. One of them has the registry, unless that is told to be"
+        " elsewhere.",
     ),
     ConfigKey(
         "log.flush.before.ack",

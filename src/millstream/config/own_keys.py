@@ -84,8 +84,10 @@ OWN_KEYS = (
         "string",
         "sqlite",
         "Where the cluster's topics, configurations and members are kept: 'sqlite' in a file beside the"
-        " logs (in the first log folder, when it is made), shared by the brokers of one machine; 'memory' for"
-        " tests; 'zookeeper://HOST:PORT,.../PATH' for several machines.",
+        " logs (in the first log folder, when it is made), shared by the brokers of one machine;"
+        " 'sqlite:FOLDER' elsewhere, such as on a disk that is mirrored; 'memory' for tests;"
+        " 'zookeeper://HOST:PORT,.../PATH' for several machines. While its disk has failed no topic is made"
+        " or changed, and without it no broker starts.",
         Matches(
             re.compile(r"memory|sqlite|sqlite:.+|zookeeper://[^/\s]+(/\S*)?"),
             "sqlite, sqlite:FOLDER, memory, or zookeeper://HOST:PORT",
