@@ -169,6 +169,8 @@ def test_where_all_may_have_lost_records_the_longest_log_leads() -> None:
     assert elected(every, {1, 2}, rule, ends=told) == every
     assert elected(every, {1, 2}, rule, ends={**told, 3: (4, 9)}) == every
     assert uncleanly(every, {1, 2}, rule, ends=told).leader == 1
+    with pytest.raises(EligibleLeadersNotAvailable, match="not all have told"):
+        uncleanly(every, {1, 2}, rule, ends={2: (3, 20)})
     # All at once, before anybody noticed that they had gone.
     at_once = after_changes(state, {1, 2, 3}, {1, 2, 3}, rule, unclean={1, 2, 3})
     assert (at_once.leader, at_once.isr, at_once.doubted) == (-1, [], [1, 2, 3])
@@ -187,6 +189,16 @@ def test_the_longest_log_counts_alone_when_enough_are_in_sync_with_it() -> None:
     assert settled(state, Rules(min_isr=2, min_isrs={3: 1})).doubted == []
 
 
+def test_a_log_whose_disk_failed_is_not_waited_for_if_enough_others_are_there() -> None:
+    rule = Rules(min_isr=2)
+    state = PartitionState([1, 2, 3], [], -1, 4, doubted=[1, 2, 3])
+    after = elected(state, {2, 3}, rule, ends={1: None, 2: (4, 8), 3: (4, 9)})
+    assert (after.leader, after.isr, after.doubted) == (3, [3], [1, 2])
+    assert elected(state, {3}, rule, ends={1: None, 3: (4, 9)}) == state  # 2 may come back
+    assert elected(state, {3}, rule, ends={1: None, 2: None, 3: (4, 9)}) == state  # one is not enough
+    assert elected(state, {3}, Rules(), ends={1: None, 2: None, 3: (4, 9)}).leader == 3
+
+
 def test_a_log_of_which_all_was_deleted_is_as_long_as_its_end() -> None:
     state = PartitionState([1, 2], [], -1, 4, doubted=[1, 2])
     assert elected(state, {1, 2}, Rules(), ends={1: (4, 90), 2: (-1, 100)}).leader == 2
@@ -196,7 +208,11 @@ def test_a_log_of_which_all_was_deleted_is_as_long_as_its_end() -> None:
 
 def test_who_was_in_sync_is_preferred_in_an_unclean_election() -> None:
     state = PartitionState([1, 2, 3], [1], -1, 4, doubted=[3])
-    assert after_changes(state, {2, 3}, {2, 3}, Rules(allows_unclean=True)).leader == 3
+    rule = Rules(allows_unclean=True)
+    waiting = after_changes(state, {2, 3}, {2, 3}, rule)
+    assert (waiting.leader, waiting.doubted) == (-1, [3])  # it will soon have told
+    assert elected(waiting, {2, 3}, rule, ends={3: (4, 7)}).leader == 3
+    assert elected(waiting, {2}, rule).leader == 2
 
 
 def test_an_unclean_stop_begins_a_new_epoch_even_for_the_only_replica() -> None:

@@ -19,3 +19,5 @@ def test_ends_that_were_told_before_somebody_led_do_not_count() -> None:
     picture.ends[2] = {place: ToldEnd((4, 90), leader_epoch=4)}
     picture.ends[3] = {(topic.topic_id, 1): ToldEnd((4, 80), leader_epoch=6)}
     assert picture.ends_for(topic, 0) == {1: (4, 70)}
+    picture.failed[2] = frozenset({place})
+    assert picture.ends_for(topic, 0) == {1: (4, 70), 2: None}

@@ -12,9 +12,9 @@ import pytest
 
 from millstream.cluster.metadata import PartitionState, Topic
 from millstream.controller import tree
-from millstream.errors import KafkaStorageError, NotController
+from millstream.errors import KafkaStorageError, NotController, StaleBrokerEpoch
 from millstream.model import TopicPartition
-from millstream.protocol.messages import ClusterStateResponse
+from millstream.protocol.messages import ClusterStateRequest, ClusterStateResponse
 from tests.controller.cluster import Cluster
 
 Test = Callable[[Cluster], Coroutine[Any, Any, None]]
@@ -242,5 +242,30 @@ def test_a_crash_that_the_cluster_has_not_heard_of_is_told_at_the_next_start(
 
     async def refuse(_: object) -> ClusterStateResponse:
         return ClusterStateResponse(error_code=NotController.code, error_message="not now")
+
+    run(test)
+
+
+def test_what_a_broker_said_before_it_began_again_elects_nobody(run: Run) -> None:
+    """It may have lost records since: where its log ended does not count, though its turn comes only then."""
+
+    async def test(cluster: Cluster) -> None:
+        await cluster.create("t")
+        told, controller = cluster.follower, cluster.controller.controller
+        broker_id, epoch = told.config.node_id, told.broker_epoch
+        end = ClusterStateRequest.DoubtedPartition(index=0, leader_epoch=0, epoch=0, end_offset=100)
+        topic_id = told.metadata.topic("t").topic_id
+        topic = ClusterStateRequest.DoubtedTopic(topic_id=topic_id, partitions=[end])
+        request = ClusterStateRequest(broker_id=broker_id, broker_epoch=epoch, doubted=[topic], max_wait_ms=0)
+        turn = asyncio.Event()
+        held = asyncio.create_task(controller.in_turn(turn.wait))
+        asked = asyncio.create_task(controller.requests.poll(request))
+        await asyncio.sleep(0.01)
+        cluster.lose(broker_id)
+        await cluster.until(lambda: told.broker_epoch > epoch)
+        turn.set()
+        assert (await asked).error_code == StaleBrokerEpoch.code
+        assert broker_id not in controller.term.picture.ends
+        await held
 
     run(test)

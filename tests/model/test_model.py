@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from tests.model.exploration import explore
-from tests.model.state import Broker, State
+from tests.model.state import REPLICAS, Broker, Partition, State
 from tests.model.steps import Model, Rules
 
 pytestmark = pytest.mark.timeout(600)
@@ -51,6 +51,30 @@ def test_no_committed_record_is_lost_though_all_brokers_are_stopped() -> None:
     assert explored.is_safe, "\n".join(explored.trace)
     assert explored.is_complete
     assert explored.states > 200_000
+    assert "are" in explored.kinds, "no ends were compared"
+
+
+@pytest.mark.parametrize("hurt", [(), (0,), (1,), (2,)])
+def test_no_committed_record_is_lost_though_all_brokers_stopped_at_once(hurt: tuple[int, ...]) -> None:
+    """Nobody has left the ISR before the first of them comes back."""
+    model = Model(Rules())
+    brokers = tuple(
+        Broker(is_up=False, is_registered=False, partition=None, log=() if number in hurt else RECORDS)
+        for number in REPLICAS
+    )
+    first = State(
+        brokers=brokers,
+        partition=Partition(leader=-1, leader_epoch=1, version=1),
+        committed=RECORDS,
+        unclean=frozenset(REPLICAS),
+        hurt=frozenset(hurt),
+        proposals_left=1,
+        faults_left=1,
+    )
+    explored = explore(model, first)
+    assert explored.is_safe, "\n".join(explored.trace)
+    assert explored.is_complete
+    assert explored.states > 1_000
     assert "are" in explored.kinds, "no ends were compared"
 
 

@@ -5,8 +5,8 @@ epoch, so the order is: the controller is told; it lets others go on without thi
 epoch (`elections.without_damaged`); in that one nothing is fetched before the log is cut. So `_epochs` must
 never be behind: it has the last leader epoch in which each damaged partition was led or fetched.
 
-While it is in the ISR, or eligible, the replica goes on: it may be needed, and all but a little is sound.
-Before the cut the leader is made to read what it is to be copied from: it may be damaged elsewhere.
+While it is in the ISR, eligible or doubted, the replica goes on: it may be needed, and all but a little is
+sound. Before the cut the leader is made to read what it is to be copied from: it may be damaged elsewhere.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Whoever asks says in which epoch it is registered; what an earlier registration 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
 from millstream.cluster.metadata import PartitionState
@@ -51,7 +51,7 @@ class BrokerRequests:
         self._refuse_stale(broker_id, request.broker_epoch)
         failed = _replicas(request.failed)
         if term.partitions.is_news(broker_id, failed):
-            await controller.in_turn(lambda: term.partitions.replicas_failed(broker_id, failed))
+            await self._note(request, lambda: term.partitions.replicas_failed(broker_id, failed))
         damaged = {
             (topic.topic_id, index): epoch
             for topic in request.damaged
@@ -59,14 +59,14 @@ class BrokerRequests:
         }
         hindered = Hindered(damaged, _replicas(request.full))
         if term.hindrances.is_news(broker_id, hindered):
-            await controller.in_turn(lambda: term.hindrances.note(broker_id, hindered))
+            await self._note(request, lambda: term.hindrances.note(broker_id, hindered))
         told = {
             (topic.topic_id, each.index): ToldEnd((each.epoch, each.end_offset), each.leader_epoch)
             for topic in request.doubted
             for each in topic.partitions
         }
         if term.partitions.is_news_of_ends(broker_id, told):
-            await controller.in_turn(lambda: term.partitions.ends_are(broker_id, told))
+            await self._note(request, lambda: term.partitions.ends_are(broker_id, told))
         feed = term.feed
         sequence = request.sequence if request.controller_epoch == term.epoch else -1
         if sequence >= 0:
@@ -79,6 +79,15 @@ class BrokerRequests:
         response = answer(term.picture, feed, broker_id, sequence)
         response.controller_id, response.controller_epoch = controller.broker_id, term.epoch
         return response
+
+    async def _note(self, request: ClusterStateRequest, change: Callable[[], Awaitable[None]]) -> None:
+        """Draw the consequences of what a broker says, unless it has begun again before its turn comes."""
+
+        async def note() -> None:
+            self._refuse_stale(request.broker_id, request.broker_epoch)
+            await change()
+
+        await self._controller.in_turn(note)
 
     async def alter_partitions(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         """Answer the ISRs that a leader proposes."""

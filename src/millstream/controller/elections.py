@@ -8,8 +8,9 @@ is to change. What it rests on:
 - A broker whose last stop was not clean may have lost the end of its logs. It leaves both and is `doubted`.
   Where nobody else is left, all of the doubted are waited for, and the longest log leads: if any of them
   still has every committed record, so has that one.
-- The three together are never fewer than min.insync.replicas, so that fewer losses cost nothing. As soon as a
-  leader has an ISR of that size, only this one counts: records may be committed that no other has.
+- While nothing is damaged or moved the three together are never fewer than min.insync.replicas, so that fewer
+  losses cost nothing. As soon as a leader has an ISR of that size, only this one counts: records may be
+  committed that no other has.
 - The leader epoch grows whenever another replica begins to lead, nobody does, or the same one leads on with
   a log that may be shorter.
 """
@@ -39,8 +40,8 @@ NOBODY: frozenset[int] = frozenset()
 
 End = tuple[int, int]
 """Where a log ends: the leader epoch of its last records, and the offset after them."""
-Ends = Mapping[int, End]
-"""The ends that brokers told of their replicas of a partition."""
+Ends = Mapping[int, End | None]
+"""The ends that brokers told of their replicas of a partition; None of those whose log dirs failed."""
 UNTOLD: Ends = {}
 
 
@@ -93,7 +94,8 @@ def elected(
     """The state with a leader that is a candidate: the one it has, else the first in sync in its list.
 
     `is_forced` begins a new leader epoch even if the same broker is to lead on. Where all are doubted, nobody
-    leads before they are all there and have told their `ends`.
+    leads before they are all there and have told their `ends`, but for those whose log dirs failed, if there
+    are min.insync.replicas without them. An unclean election asks those that are there.
     """
     if not is_forced and state.leader in candidates and state.leader in state.isr:
         return state
@@ -101,14 +103,14 @@ def elected(
     if chosen != NO_LEADER:
         return led_by(state, chosen)
     chosen = _first(state, candidates, state.eligible)
-    told = candidates & ends.keys() & set(state.doubted)
-    if not state.isr and not state.eligible and len(told) == len(state.doubted):
-        chosen = _longest(state, told, ends)
+    told = {each: end for each, end in ends.items() if end and each in state.doubted and each in candidates}
+    if not state.isr and not state.eligible and _are_enough(state, told, ends, rules):
+        chosen = _longest(state, told)
     if chosen != NO_LEADER:
         return led_by(with_isr(state, [chosen], rules), chosen)
-    if rules.allows_unclean:
-        chosen = _longest(state, told, ends)
-        for among in (state.doubted, set(state.replicas) - set(state.adding), state.adding):
+    if rules.allows_unclean and told.keys() == candidates & set(state.doubted):
+        chosen = _longest(state, told)
+        for among in (set(state.replicas) - set(state.adding), state.adding):
             if chosen == NO_LEADER:  # one that is being added may have copied something
                 chosen = _first(state, candidates, among)
         if chosen != NO_LEADER:
@@ -201,7 +203,7 @@ def uncleanly(
         raise ElectionNotNeeded
     found = elected(state, candidates, replace(rules, allows_unclean=True), ends=ends)
     if found.leader == NO_LEADER:
-        raise EligibleLeadersNotAvailable("no replica is there")
+        raise EligibleLeadersNotAvailable("no replica is there, or not all have told where their logs end")
     return found
 
 
@@ -210,15 +212,23 @@ def _first(state: PartitionState, candidates: AbstractSet[int], among: Iterable[
     return next((each for each in state.replicas if each in allowed), NO_LEADER)
 
 
-def _longest(state: PartitionState, among: AbstractSet[int], ends: Ends) -> int:
-    """The one of these with the longest log; of several the first in the list."""
-    newest = max((ends[each][0] for each in among), default=-1)
+def _are_enough(state: PartitionState, told: Collection[int], ends: Ends, rules: Rules) -> bool:
+    """Whether one of those that told where they end has all that any doubted one may have."""
+    others = [each for each in state.doubted if each not in told]
+    if any(each not in ends or ends[each] is not None for each in others):
+        return False
+    return not others or len(told) >= min(rules.min_isr, len(state.replicas))
+
+
+def _longest(state: PartitionState, ends: Mapping[int, End]) -> int:
+    """The one with the longest log; of several the first in the list."""
+    newest = max((epoch for epoch, _ in ends.values()), default=-1)
 
     def end(broker: int) -> End:
         epoch, offset = ends[broker]
         return (newest if epoch < 0 else epoch), offset  # what had no epoch any more was deleted
 
-    return max(_in_order(state, among), key=end, default=NO_LEADER)
+    return max(_in_order(state, ends.keys()), key=end, default=NO_LEADER)
 
 
 def _in_order(state: PartitionState, brokers: AbstractSet[int]) -> list[int]:

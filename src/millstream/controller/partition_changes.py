@@ -39,6 +39,8 @@ class PartitionChanges:
         self._picture = picture
         self._feed = feed
         self._ledger = ledger
+        self._compared_at: dict[int, int] = {}
+        """As of which number of the feed each broker's doubted replicas were last looked at."""
 
     # Brokers
 
@@ -142,7 +144,12 @@ class PartitionChanges:
         """Whether something is to be done: another may have come since the same was last said."""
         if self._picture.ends.get(broker_id, {}) != told:
             return True
-        return next(self._elections(told), None) is not None
+        if not told or self._compared_at.get(broker_id) == self._feed.sequence:
+            return False
+        if next(self._elections(told), None) is not None:
+            return True
+        self._compared_at[broker_id] = self._feed.sequence
+        return False
 
     async def ends_are(self, broker_id: int, told: Mapping[Replica, ToldEnd]) -> None:
         """A broker says where its doubted replicas end: one may be elected, once all have said it."""
@@ -151,9 +158,6 @@ class PartitionChanges:
         if told:
             picture.ends[broker_id] = told
         await self._ledger.decide(self._elections(told))
-
-    def _elections(self, told: Mapping[Replica, ToldEnd]) -> Iterator[Decision]:
-        return self._changed(self._with_leader, self._places(told))
 
     async def stop_broker(self, broker_id: int, epoch: int) -> int:
         """Move what a broker leads to others; how much it still leads that others could lead later."""
@@ -304,14 +308,20 @@ class PartitionChanges:
 
     async def elect_missing(self) -> None:
         """Elect leaders where there are none, under rules that may have changed."""
-        await self._ledger.decide(self._changed(self._with_leader))
+        await self._ledger.decide(self._elections())
 
-    def _with_leader(self, topic: Topic, index: int, state: PartitionState) -> PartitionState:
+    def _elections(self, among: Iterable[Replica] | None = None) -> Iterator[Decision]:
+        """Leaders for those of the partitions, or of all, that have none."""
         picture = self._picture
-        if state.leader != NO_LEADER:
-            return state
-        fit = picture.candidates_for(topic, index, picture.candidates)
-        return elected(state, fit, picture.rules(topic), ends=picture.ends_for(topic, index))
+        candidates = picture.candidates
+
+        def elect(topic: Topic, index: int, state: PartitionState) -> PartitionState:
+            if state.leader != NO_LEADER:
+                return state
+            fit = picture.candidates_for(topic, index, candidates)
+            return elected(state, fit, picture.rules(topic), ends=picture.ends_for(topic, index))
+
+        return self._changed(elect, None if among is None else self._places(among))
 
     def _places(self, replicas: Iterable[Replica]) -> Iterator[tuple[Topic, int, PartitionState]]:
         """Those of the partitions that there are."""
@@ -326,6 +336,8 @@ class PartitionChanges:
         among: Iterator[tuple[Topic, int, PartitionState]] | None = None,
     ) -> Iterator[Decision]:
         for topic, index, state in self._picture.partitions() if among is None else among:
-            decided = settled(decide(topic, index, state), self._picture.rules(topic))
+            decided = decide(topic, index, state)
+            if decided.leader != NO_LEADER:
+                decided = settled(decided, self._picture.rules(topic))
             if decided is not state and decided != state:
                 yield Decision(topic, index, decided)

@@ -149,7 +149,8 @@ class Picture:
             return UNTOLD
         place, now = (topic.topic_id, index), topic.partitions[index].leader_epoch
         told = {broker_id: ends[place] for broker_id, ends in self.ends.items() if place in ends}
-        return {broker_id: each.end for broker_id, each in told.items() if each.leader_epoch == now}
+        found = {broker_id: each.end for broker_id, each in told.items() if each.leader_epoch == now}
+        return {**found, **dict.fromkeys(self.failed_for(topic, index))}
 
     def rules(self, topic: Topic, configs: Mapping[str, Mapping[str, str]] | None = None) -> Rules:
         """What elections of a topic's partitions depend on, also if `configs` were what is set for brokers.

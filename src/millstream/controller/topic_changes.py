@@ -241,7 +241,7 @@ class TopicChanges:
 def _no_more_eligible(topic: Topic, rules: Rules) -> Iterator[Decision]:
     """With a smaller min.insync.replicas commits may go on without those outside the ISR."""
     for index, state in enumerate(topic.partitions):
-        if state.eligible:
+        if state.eligible or state.doubted:
             decided = settled(with_isr(state, state.isr, rules), rules)
             if decided != state:
                 yield Decision(topic, index, decided)
