@@ -17,6 +17,7 @@ from millstream.protocol.batch import ControlMarker, encode_marker
 from millstream.storage.log import Log
 from millstream.storage.log_dir import LogDirInUse
 from millstream.storage.meta_properties import WrongLogDir, decode_uuid, encode_uuid
+from millstream.storage.os_disk import OsDisk
 from millstream.storage.store import NoLogDir, Store
 from tests.storage.logs import (
     NOW_MS,
@@ -342,6 +343,52 @@ def test_deleted_records_stay_deleted(world: World) -> None:
     found = store.get(PARTITION)
     assert found is not None
     assert found.start_offset == 7
+    store.close()
+
+
+@pytest.mark.parametrize("end", [0, 20, 35])
+def test_what_comes_in_place_of_deleted_records_is_not_taken_for_deleted(world: World, end: int) -> None:
+    """An unclean election cuts a log off before its start; it goes on there, and is killed."""
+    store = world.store()
+    log = store.create(PARTITION, TOPIC_ID, SMALL)
+    fill(log, 50)
+    log.flush()
+    log.delete_records(40)
+    store.checkpoints.write_starts()
+    log.truncate_to(end)
+    assert (log.start_offset, log.end_offset) == (end, end)
+    fill(log, 5, leader_epoch=1)
+    store.close(clean=False)
+    store = world.store()
+    found = store.get(PARTITION)
+    assert found is not None
+    assert found.start_offset <= end
+    assert offsets(found)[-5:] == list(range(end, end + 5))
+    store.close()
+
+
+def test_deleted_records_stay_deleted_if_the_disk_is_too_full_to_cut_the_log_off(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: OsDisk, path: str, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    store = world.store()
+    log = store.create(PARTITION, TOPIC_ID, SMALL)
+    fill(log, 50)
+    log.flush()
+    log.delete_records(40)
+    with monkeypatch.context() as patch:
+        patch.setattr(OsDisk, "replace_file", full)
+        with pytest.raises(KafkaStorageError, match=os.strerror(errno.ENOSPC)):
+            log.truncate_to(35)
+    assert (log.start_offset, log.end_offset) == (40, 50)
+    store.checkpoints.write_starts()
+    store.close(clean=False)
+    store = world.store()
+    found = store.get(PARTITION)
+    assert found is not None
+    assert found.start_offset == 40
     store.close()
 
 

@@ -45,6 +45,7 @@ _PLACE: Final = Struct(">qii")
 _LENGTH_END: Final = 12
 _LOG_APPEND_TIME: Final = 8
 _NO_DATA: Final = memoryview(b"")
+_NOWHERE: Final = 1 << 63
 _UNREADABLE: Final = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)
 """What devices, and file systems with checksums, answer where they have lost something."""
 
@@ -104,6 +105,7 @@ class Log:
         """Why the log takes no more writes; None while it does."""
         self._damage: Damage | None = None
         self._is_doubted = False
+        self._doubted_from = _NOWHERE
         self._around = around
         self._flusher = Flusher(self, recovery_point, is_folder_synced=is_folder_synced)
         self.config = config
@@ -148,6 +150,14 @@ class Log:
             return point
         may_end_there = point == end_offset or point == segments.floor(point).base_offset
         return point - 1 if may_end_there or self._is_doubted else point
+
+    @property
+    def saved_start(self) -> int:
+        """What is written down of the start: where the log is being cut off, if that lies before it.
+
+        Else a start would take what comes there, up to the old start, for deleted. In any thread.
+        """
+        return min(self.start_offset, self._doubted_from)
 
     def now_ms(self) -> int:
         return self._around.clock.now_ms()
@@ -467,14 +477,18 @@ class Log:
         """Take nothing from `offset` on for durable, also after a crash: something else will be there.
 
         A start believes what lies below the recovery point, with the leader epochs that were written down,
-        and takes no gap below what was cleaned for a loss.
+        takes no gap below what was cleaned for a loss, and everything below the log's start for deleted.
         """
         self.cleaned_until = min(self.cleaned_until, offset)
-        if self.recovery_point >= offset:
+        if self.recovery_point >= offset or self.start_offset > offset:
             self._flusher.cut(offset)
+            self._doubted_from = offset
             self._is_doubted = True  # it will end there
             try:
                 self.save_recovery_point()
+            except OSError:
+                self._doubted_from = _NOWHERE  # it is not cut off
+                raise
             finally:
                 self._is_doubted = False
 
@@ -562,6 +576,7 @@ class Log:
             self._damage = None
         self.cleaned_until = min(self.cleaned_until, end_offset)
         self.end_offset = end_offset
+        self._doubted_from = _NOWHERE
         self.segments = self.segments.replaced(old, new)
         self._flusher.cut(end_offset)
         self._flusher.name_changed()  # producer snapshots of what was cut off must not come back

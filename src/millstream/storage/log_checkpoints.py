@@ -98,7 +98,7 @@ class LogCheckpoints:
     # Parts
 
     def _write_starts(self, folder: LogDir) -> None:
-        self._write(folder, checkpoints.LOG_STARTS, lambda one: one.start_offset or None)
+        self._write(folder, checkpoints.LOG_STARTS, lambda one: one.saved_start or None)
 
     def _write_cleaned(self, folder: LogDir) -> None:
         self._write(folder, checkpoints.CLEANER_OFFSETS, lambda one: one.cleaned_until or None)

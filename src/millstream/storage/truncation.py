@@ -62,6 +62,7 @@ def _cut_off(
         last = segments.floor(end_offset)  # not the one with what was found, if compaction left a gap before
         tail = list(segments.between(last.base_offset, log.end_offset + 1))
         log.end_offset = end_offset
+        log.start_offset = min(log.start_offset, end_offset)
         _drop(log, tail[1:])
         kept, reached = [last], last.base_offset
         if last.size:
@@ -74,7 +75,6 @@ def _cut_off(
             kept.append(Segment(log.disk, log.folder, end_offset, 0, log.now_ms()))
             kept[1].create()  # its name alone says where the log ends
         log.replace_tail(tail, kept, end_offset)
-    log.start_offset = min(log.start_offset, log.end_offset)
     log.epochs.truncate_end(log.end_offset)
     log.snapshots.keep([one.base_offset for one in log.segments], log.end_offset)
     log.producers = producers_at(log, log.end_offset) if producers is None else producers
