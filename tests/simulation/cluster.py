@@ -11,7 +11,10 @@ from functools import partial
 from random import Random
 from typing import Any
 
+import msgspec
+
 from millstream.cluster.partition import Partition
+from millstream.controller import tree
 from millstream.errors import TopicAlreadyExists, error_for
 from millstream.protocol.messages import CreateTopicsRequest
 from millstream.registry.memory import MemoryTree
@@ -20,6 +23,7 @@ from tests.simulation.checker import Anomaly, check
 from tests.simulation.client import LATEST, RETRY_S
 from tests.simulation.cluster_churn import ClusterChurn
 from tests.simulation.cluster_nemesis import ClusterNemesis
+from tests.simulation.cluster_trimmer import Seen
 from tests.simulation.committed_reader import CommittedReader
 from tests.simulation.consumer import Consumer
 from tests.simulation.group_reader import GroupReader
@@ -28,15 +32,22 @@ from tests.simulation.host import Host, Process
 from tests.simulation.isr_watch import IsrWatch
 from tests.simulation.leader_client import LeaderClient
 from tests.simulation.ledger import Ledger, Place
-from tests.simulation.ledger_checker import check_ledger
+from tests.simulation.ledger_checker import aborted_reads, check_ledger, complaints
 from tests.simulation.lives import Lives, Program
 from tests.simulation.member import Member, fetch_positions
 from tests.simulation.network import Network
 from tests.simulation.node import PORT, Node
 from tests.simulation.one_broker import Outcome
-from tests.simulation.operator import Operator
+from tests.simulation.operator import MIN_ISR, Operator
+from tests.simulation.replica_content import differences
+from tests.simulation.start_watch import StartWatch
 from tests.simulation.transactional import NEW, OLD, TransactionalProducer
 from tests.simulation.transferrer import Transferrer
+from tests.simulation.trimmed_topic import CHECK_INTERVAL_MS, PLACES, TrimmedTopic
+from tests.simulation.trimmed_topic import NAME as TRIMMED_TOPIC
+from tests.simulation.unclean_topic import CONFIGS, UncleanTopic
+from tests.simulation.unclean_topic import NAME as UNCLEAN_TOPIC
+from tests.simulation.unclean_topic import REPLICAS as UNCLEAN_REPLICAS
 from tests.simulation.worker import Worker
 from tests.simulation.workload import FireAndForget, IdempotentProducer, PlainProducer, Sender
 from tests.simulation.world import SimulationFailed, World
@@ -54,7 +65,7 @@ HEAL_S = 180.0
 LEFT_OPEN_S = 9.0
 """After which everything that dead clients left open has been aborted."""
 READERS, WORKERS = "readers", "workers"
-CHANGEFUL = 0x5EED
+CHANGEFUL, TRIMMED, UNCLEAN = 0x5EED, 0x7219, 0x0C1E
 WORKER = "w"
 """What the names of workers begin with."""
 TRANSFERRERS = (("t0", NEW), ("t1", OLD))
@@ -68,10 +79,16 @@ def simulate_cluster(
     favourite: str = "",
     is_flushed: bool | None = None,
     brokers: int | None = None,
+    trims: bool | None = None,
+    unclean: bool | None = None,
 ) -> Outcome:
-    """Run one seed whole. Never raises for what the brokers did wrong: that is in the outcome."""
+    """Run one seed whole. Never raises for what the brokers did wrong: that is in the outcome.
+
+    What is None is chosen by the seed; `trims` and `unclean` say whether there are topics whose records are
+    deleted, and whose replicas are elected though they are not in sync.
+    """
     world = World(seed, trace_lines=trace_lines)
-    run = _Run(world, duration_s, favourite, is_flushed, brokers)
+    run = _Run(world, duration_s, favourite, is_flushed, brokers, trims, unclean)
     outcome = Outcome(seed)
     watcher = _Watcher(run.noted)
     logger = logging.getLogger("millstream")
@@ -81,6 +98,9 @@ def simulate_cluster(
     try:
         world.run(run.main(), limit_s=duration_s + 10 * HEAL_S)
         outcome.anomalies = check(run.history) + check_ledger(run.ledger)
+        if run.trimmed is not None:
+            outcome.anomalies += check(run.trimmed.history) + list(aborted_reads(run.trimmed.ledger))
+            outcome.anomalies += complaints(run.trimmed.ledger)
     except SimulationFailed as failure:
         outcome.anomalies = [Anomaly("failure", str(failure))]
     except Exception:
@@ -128,6 +148,8 @@ class _Run:
         favourite: str,
         is_flushed: bool | None,
         brokers: int | None,
+        trims: bool | None,
+        unclean: bool | None,
     ) -> None:
         self.world = world
         self.duration_s = duration_s
@@ -138,9 +160,19 @@ class _Run:
         self.is_flushed = random.random() < 0.3 if is_flushed is None else is_flushed
         self.is_changeful = Random(world.seed ^ CHANGEFUL).random() < 0.3
         """Whether a topic comes and goes all the time, and an operator is in a hurry."""
+        is_trimmed = Random(world.seed ^ TRIMMED).random() < 0.25 if trims is None else trims
+        self.trimmed: TrimmedTopic | None = None
+        """Where the oldest records go all the time."""
+        self.unclean: UncleanTopic | None = None
+        """Where records may be lost that were acknowledged."""
+        if is_trimmed:
+            own = Random(world.seed ^ TRIMMED << 1)
+            self.trimmed = TrimmedTopic(self._start, self._brokers, self._look, own)
         self.ledger = Ledger()
         # Nothing acknowledged is lost in either mode: the nemesis keeps to what each can bear.
         self.history = History(is_flushed_before_ack=True)
+        if Random(world.seed ^ UNCLEAN).random() < 0.2 if unclean is None else unclean:
+            self.unclean = UncleanTopic(self._start, self._brokers, self.history)
         self.faults: Counter[str] = Counter()
         self.noted: Counter[str] = Counter()
         self.lived: Counter[str] = Counter()
@@ -160,6 +192,8 @@ class _Run:
             "group.initial.rebalance.delay.ms": random.choice(("0", "500")),
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
         }
+        if is_trimmed:
+            settings["log.retention.check.interval.ms"] = str(CHECK_INTERVAL_MS)
         session_ms, sees_death = random.choice((1500, 4000)), random.random() < 0.5
         knows_boots, cold_probability = random.random() < 0.7, random.choice((0.0, 0.0, 0.05, 0.3))
         self.nodes = [
@@ -195,6 +229,9 @@ class _Run:
         counts.update(fate.name.lower() for fate in self.ledger.fates())
         for program in self.programs:
             counts += getattr(program, "counts", Counter())
+        for topic in (self.trimmed, self.unclean):
+            if topic is not None:
+                counts += topic.counts
         counts["acks"] = sum(producer.acked for producer in self.producers)
         counts["acks"] += counts["committed"] + counts["aborted"]
         counts["reads"] = len(self.ledger.reads) + len(self.history.reads)
@@ -209,7 +246,7 @@ class _Run:
 
     async def main(self) -> None:
         watching = [asyncio.ensure_future(node.watch_over()) for node in self.nodes]
-        looking = asyncio.ensure_future(IsrWatch(self.tree, self.nodes, self.history).run())
+        looking = asyncio.ensure_future(IsrWatch(self.tree, self.nodes, self.history, {UNCLEAN_TOPIC}).run())
         admin = self._start("admin")
         await self._in_time("brokers", self._until(lambda: all(node.is_serving for node in self.nodes)))
         for topic, partitions in PARTITIONS.items():
@@ -219,6 +256,8 @@ class _Run:
         self._start_consumers()
         for number in range(2):
             self._start_reader(f"reader-{number}")
+        trimming = await self._begin_trimming(admin)
+        await self._begin_unclean(admin)
         operator = self._start_operator()
         churn, churning = self._start_churn() if self.is_changeful else (None, None)
         nemesis = ClusterNemesis(
@@ -234,6 +273,8 @@ class _Run:
         await nemesis.run(self.duration_s)
         if operator is not None:
             operator.is_over = True
+        if self.trimmed is not None:
+            self.trimmed.trimmer.is_over = True  # whoever lags behind now gets where the log starts for good
         if churn is not None:
             churn.is_over = True
             await self._in_time("the churn", churning)
@@ -244,6 +285,9 @@ class _Run:
         await self._in_time("producers", self._until(lambda: self.counts()["acks"] >= least_acks))
         for producer in self.producers:
             producer.is_over = True
+        for own in (self.trimmed, self.unclean):
+            if own is not None:
+                await self._in_time("those of a topic of their own", own.end())
         for lives in self.lives:
             lives.is_over = not lives.name.startswith(WORKER)
         await self._in_time("producers", asyncio.gather(*producing))
@@ -261,12 +305,16 @@ class _Run:
         await self._in_time("readers", self._read_final())
         await self._in_time("positions", admin.call(self._read_positions(admin)))
         await self._in_time("replicas", self._until(self._are_quiet))
+        if self.trimmed is not None:
+            await self._in_time("the trimmed topic", self.trimmed.read_final())
+            self.trimmed.judge()
         self._compare_replicas()
         if operator is not None:
             self._check_topics(operator)
         self.elections = sum(state.leader_epoch for _, state in self._states())
-        looking.cancel()
-        await asyncio.gather(looking, return_exceptions=True)
+        for each in (looking, *trimming):
+            each.cancel()
+        await asyncio.gather(looking, *trimming, return_exceptions=True)
         for node in self.nodes:
             node.is_over = True
         await asyncio.gather(*watching)
@@ -276,16 +324,24 @@ class _Run:
             if host.process is not None:
                 host.end()
 
-    async def _create(self, admin: Process, topic: str, partitions: int) -> None:
+    async def _create(
+        self,
+        admin: Process,
+        topic: str,
+        partitions: int,
+        configs: dict[str, str] | None = None,
+        replicas: int = REPLICAS,
+    ) -> None:
         brokers = self._brokers(admin)
+        if configs is None:
+            configs = {"internal.segment.bytes": self.random.choice(("10000", "100000"))}
         made = CreateTopicsRequest.CreatableTopic(
             name=topic,
             num_partitions=partitions,
-            replication_factor=REPLICAS,
+            replication_factor=replicas,
             configs=[
-                CreateTopicsRequest.CreatableTopicConfig(
-                    name="internal.segment.bytes", value=self.random.choice(("10000", "100000"))
-                )
+                CreateTopicsRequest.CreatableTopicConfig(name=name, value=value)
+                for name, value in configs.items()
             ],
         )
         while True:
@@ -423,6 +479,27 @@ class _Run:
         self.programs.append(churn)
         return churn, asyncio.ensure_future(process.call(churn.run()))
 
+    async def _begin_trimming(self, admin: Process) -> list[asyncio.Future[None]]:
+        trimmed = self.trimmed
+        if trimmed is None:
+            return []
+        creating = self._create(admin, TRIMMED_TOPIC, len(PLACES), trimmed.configs)
+        await self._in_time("the controller", admin.call(creating))
+        trimmed.begin()
+        watch = StartWatch(
+            lambda: (each for place in PLACES for each in self._replicas(place).items()),
+            trimmed.history,
+            has_retention=trimmed.retention_bytes >= 0,
+        )
+        trimmed.watch = watch
+        return [asyncio.ensure_future(watch.run())]
+
+    async def _begin_unclean(self, admin: Process) -> None:
+        if self.unclean is not None:
+            creating = self._create(admin, UNCLEAN_TOPIC, 1, CONFIGS, UNCLEAN_REPLICAS)
+            await self._in_time("the controller", admin.call(creating))
+            self.unclean.begin()
+
     # What is known from inside
 
     def _states(self) -> Iterator[tuple[Place, Any]]:
@@ -455,6 +532,18 @@ class _Run:
                     found[node.name] = held
         return found
 
+    def _look(self, place: Place) -> Seen:
+        written = self.tree.get_many([tree.state_path(*place)])[0]
+        if written is None:
+            return Seen(b"", {})
+        found, held = {}, self._replicas(place)
+        for number in msgspec.json.decode(written.data, type=tree.StateNode).isr:
+            registered = self.tree.get_many([f"{tree.BROKERS}/{number}"])[0]
+            name = f"broker-{number}"
+            if registered is not None and name in held:
+                found[name] = (held[name], registered.created)
+        return Seen(written.data, found)
+
     def _are_quiet(self) -> bool:
         """All replicas have everything, and know that it is committed."""
         return self._is_whole() and all(
@@ -464,14 +553,16 @@ class _Run:
         )
 
     def _compare_replicas(self) -> None:
-        """All replicas of a partition hold the same bytes."""
+        """All replicas of a partition hold the same bytes, and know the same of them."""
         for place, state in self._states():
-            contents = {name: _content(replica) for name, replica in self._replicas(place).items()}
-            if len(contents) != len(state.replicas):
-                self.history.complaints.append(f"{place} is held by {list(contents)}, not {state.replicas}")
-            if len(set(contents.values())) > 1:
-                sizes = {name: len(content) for name, content in contents.items()}
-                self.history.complaints.append(f"the replicas of {place} differ: {sizes} bytes")
+            replicas = self._replicas(place)
+            if len(replicas) != len(state.replicas):
+                self.history.complaints.append(f"{place} is held by {list(replicas)}, not {state.replicas}")
+            if len(state.isr) <= MIN_ISR and place[0] != UNCLEAN_TOPIC:
+                # A hurried operator may have left so few that a damaged one is needed, and is not mended.
+                replicas = {name: each for name, each in replicas.items() if each.log.damage is None}
+            for text in differences(replicas):
+                self.history.complaints.append(f"the replicas of {place} {text}")
 
     def _check_topics(self, operator: Operator) -> None:
         """Topics that were made are there, those that were deleted are not, and all brokers know the same."""
@@ -571,15 +662,3 @@ class _Run:
         member = self._member(READERS, self.ledger.accounts, process)
         while await fetch_positions(member, self.ledger.accounts, is_stable=False) is None:
             await asyncio.sleep(0.2)
-
-
-def _content(replica: Partition) -> bytes:
-    """The batches of a log, as they lie on its disk."""
-    data, offset = [], replica.log.start_offset
-    while offset < replica.log.end_offset:
-        found = replica.log.read(offset, 1 << 20)
-        if not found.data:
-            break
-        data.append(bytes(found.data))
-        offset = found.next_offset
-    return b"".join(data)

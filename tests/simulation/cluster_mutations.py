@@ -8,10 +8,14 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from millstream.broker.fetch_session import FetchPosition
 from millstream.cluster import rules
+from millstream.cluster.following import Following
+from millstream.cluster.leadership import Leadership
 from millstream.cluster.metadata import PartitionState
 from millstream.controller import elections, partition_changes
 from millstream.controller.isr import Proposal
+from millstream.protocol.messages import FetchRequest
 from tests.simulation.coordinator_mutations import let_zombies_go_on
 
 MUTATION_S = 30.0
@@ -63,25 +67,59 @@ def forget_the_old_isr() -> AbstractContextManager[Any]:
     return patch.object(rules, "counted", counted)
 
 
-MUTATIONS: dict[str, tuple[Mutation, str]] = {
-    mutation.__name__: (mutation, favourite)
-    for mutation, favourite in (
-        (acknowledge_before_replication, "kill"),
-        (ignore_epochs_on_truncation, "cut_off"),
-        (skip_fencing, "lose_connections"),
-        (forget_the_old_isr, "kill_beside_a_cut"),
+def refuse_half_batches() -> AbstractContextManager[Any]:
+    """A follower that begins anew in the middle of a batch cannot take it."""
+
+    def first_offset(following: Following, _: memoryview) -> int:
+        return following.partition.log.end_offset
+
+    return patch.object(Following, "_first_offset", first_offset)
+
+
+def delete_without_the_unheard() -> AbstractContextManager[Any]:
+    """A new leader waits with a deletion for nobody of whom it has not heard yet."""
+
+    def low_watermark(leadership: Leadership, own_start: int) -> int:
+        found = [one.start_offset for one in leadership.followers.values() if one.broker_epoch >= 0]
+        return min(found, default=own_start)
+
+    return patch.object(Leadership, "low_watermark", low_watermark)
+
+
+def tell_consumers_of_no_cut() -> AbstractContextManager[Any]:
+    """A consumer that was past the place where a log was cut off reads on."""
+
+    real = FetchPosition.update
+
+    def update(position: FetchPosition, wanted: FetchRequest.FetchPartition) -> None:
+        real(position, wanted)
+        position.last_fetched_epoch = -1
+
+    return patch.object(FetchPosition, "update", update)
+
+
+MUTATIONS: dict[str, tuple[Mutation, str, dict[str, bool]]] = {
+    mutation.__name__: (mutation, favourite, chosen)
+    for mutation, favourite, chosen in (
+        (acknowledge_before_replication, "kill", {}),
+        (ignore_epochs_on_truncation, "cut_off", {}),
+        (skip_fencing, "lose_connections", {}),
+        (forget_the_old_isr, "kill_beside_a_cut", {}),
+        (refuse_half_batches, "kill", {"trims": True}),
+        (delete_without_the_unheard, "delay", {"trims": True}),
+        (tell_consumers_of_no_cut, "kill_beside_a_cut", {"unclean": True}),
     )
 }
-"""Each with the fault that brings it to light soonest."""
+"""Each with the fault that brings it to light soonest, and what a seed must not leave out for that."""
 
 
 def seeds_until_caught(name: str, limit: int) -> int:
     """How many seeds it takes to notice a mutation; `limit` + 1 if that many do not."""
     from tests.simulation.cluster import simulate_cluster
 
-    mutation, favourite = MUTATIONS[name]
+    mutation, favourite, chosen = MUTATIONS[name]
     with mutation():
         for seed in range(limit):
-            if not simulate_cluster(seed, duration_s=MUTATION_S, favourite=favourite).is_good:
+            if not simulate_cluster(seed, duration_s=MUTATION_S, favourite=favourite, **chosen).is_good:
                 return seed + 1
     return limit + 1

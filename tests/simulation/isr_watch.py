@@ -8,7 +8,7 @@ controller has drawn the consequences of its registration: what a crash cost it 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 from uuid import UUID
 
@@ -28,10 +28,14 @@ INTERVAL_S = 0.05
 class IsrWatch:
     """Complains of each such replica, once."""
 
-    def __init__(self, registry: MemoryTree, nodes: Sequence[Node], history: History) -> None:
+    def __init__(
+        self, registry: MemoryTree, nodes: Sequence[Node], history: History, spared: Collection[str] = ()
+    ) -> None:
+        """`spared` are topics that ask for unclean elections."""
         self._registry = registry
         self._nodes = nodes
         self._history = history
+        self._spared = spared
         self._found: set[tuple[str, int, int]] = set()
 
     async def run(self) -> None:
@@ -49,7 +53,7 @@ class IsrWatch:
         registry = self._registry
         brokers = {node.number: node.broker for node in self._nodes if node.broker is not None}
         known = [number for number, broker in brokers.items() if self._is_known(number, broker)]
-        deleted = set(registry.children(tree.DELETED_TOPICS))
+        deleted = {*registry.children(tree.DELETED_TOPICS), *self._spared}
         paths = [tree.topic_path(name) for name in registry.children(tree.TOPICS) if name not in deleted]
         for path, found in zip(paths, registry.get_many(paths), strict=True):
             if found is None:

@@ -67,6 +67,16 @@ def test_together_they_test_everything(outcomes: list[Outcome]) -> None:
         "topics deleted",
         "topics churned",
         "hurried moves",
+        "cluster trims",
+        "cluster resets",
+        "starts compared",
+        "starts moved",
+        "starts by size",
+        "trimmed acks",
+        "trimmed aborts",
+        "unclean acks",
+        "unclean losses",
+        "diverged consumers",
     ):
         assert counts[name] > 0, name
     for name in (

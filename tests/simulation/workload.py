@@ -65,6 +65,8 @@ class Sender:
         self.is_over = False
         self.large = 0.0
         """How often a batch is so large, and compressed, that the broker checks it in a thread."""
+        self.rest_s = 0.6
+        """How long it pauses at most between two rounds."""
         self._now_ms = now_ms
         self._sent: dict[int, int] = {}
 
@@ -116,7 +118,7 @@ class Sender:
 
     async def pause(self) -> None:
         if self.random.random() < 0.8:
-            await asyncio.sleep(self.random.uniform(0.0, 0.6))
+            await asyncio.sleep(self.random.uniform(0.0, self.rest_s))
 
 
 class PlainProducer(Sender):
