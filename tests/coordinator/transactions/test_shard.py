@@ -277,6 +277,36 @@ def test_the_time_is_counted_from_the_first_partition(host: Host) -> None:
     assert host.prepared == ["x"]
 
 
+@pytest.mark.parametrize("is_reloaded", [False, True])
+@pytest.mark.parametrize("jump_ms", [-3_600_000, 3_600_000])
+def test_a_clock_that_is_set_makes_no_transaction_last_longer(
+    host: Host, jump_ms: int, is_reloaded: bool
+) -> None:
+    """Nor does it end one that has been looked at before its time."""
+    host.add("x", host.new("x", 60_000), A)
+    host.wait(15_000)
+    host.clock.jumped_ms = jump_ms
+    if is_reloaded:
+        host.reload()
+    host.wait(20_000)
+    assert host.prepared == (["x"] if is_reloaded and jump_ms > 0 else [])
+    host.wait(60_000)
+    assert host.prepared == ["x"]
+
+
+def test_an_id_that_is_used_again_has_its_whole_time(host: Host) -> None:
+    producer = host.new("x", 60_000)
+    host.add("x", producer, A)
+    host.wait(50_000)
+    host.end("x", producer, is_commit=True)
+    host.complete("x")
+    host.add("x", host.new("x", 60_000), A)
+    host.wait(50_000)
+    assert host.prepared == []
+    host.wait(20_000)
+    assert host.prepared == ["x"]
+
+
 def test_an_abort_that_the_log_refused_is_tried_again(host: Host) -> None:
     host.add("x", host.new("x", 1000), A)
     host.refuses = CoordinatorNotAvailable()

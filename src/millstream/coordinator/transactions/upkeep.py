@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import NamedTuple
 
 from millstream.clock import Clock
 from millstream.coordinator.shard import Entry, Result, Timers
@@ -19,6 +20,13 @@ MAX_ENTRY_BYTES = 256 * 1024
 
 TIMEOUTS = "time-outs"
 EXPIRY = "expiry"
+
+
+class _Deadline(NamedTuple):
+    """When a transaction's time is over, and which one that is: it began so long ago."""
+
+    started_ms: int
+    at_s: float
 
 
 class Upkeep:
@@ -38,6 +46,7 @@ class Upkeep:
         self._clock = clock
         self._settings = settings
         self._left: list[str] = []
+        self._deadlines: dict[str, _Deadline] = {}
 
     def begin(self) -> None:
         """Look after the next intervals."""
@@ -47,12 +56,14 @@ class Upkeep:
     def _abort_late(self) -> Result[None]:
         """Abort what takes longer than its producer said it would; the producer is fenced."""
         self._timers.set(TIMEOUTS, self._settings.timeout_check_ms, self._abort_late)
-        now_ms = self._clock.now_ms()
+        now_ms, now_s = self._clock.now_ms(), self._clock.monotonic()
+        for ended in self._deadlines.keys() - self._ongoing.keys():
+            del self._deadlines[ended]
         entries: list[Entry] = []
         nbytes = 0
         for transactional_id in self._ongoing:
             transaction = self._transactions[transactional_id]
-            if transaction.started_ms + transaction.timeout_ms < now_ms:
+            if self._deadline(transaction, now_ms, now_s) < now_s:
                 log.info("the transaction of %r is aborted: it took too long", transactional_id)
                 entry = transaction.fenced(now_ms).to_entry()
                 entries.append(entry)
@@ -61,6 +72,19 @@ class Upkeep:
                     self._timers.set_idle(TIMEOUTS, self._abort_late)
                     break
         return Result(None, entries, is_atomic=False)
+
+    def _deadline(self, transaction: Transaction, now_ms: int, now_s: float) -> float:
+        """Until when a transaction may last, by a clock that does not jump.
+
+        How much of its time is left by the wall clock counts once, when it is first looked at: after that the
+        clock may be set, and before, another broker's may have been wrong.
+        """
+        known = self._deadlines.get(transaction.transactional_id)
+        if known is None or known.started_ms != transaction.started_ms:
+            left_ms = transaction.started_ms + transaction.timeout_ms - now_ms
+            at_s = now_s + min(max(left_ms, -1), transaction.timeout_ms) / 1000
+            known = self._deadlines[transaction.transactional_id] = _Deadline(transaction.started_ms, at_s)
+        return known.at_s
 
     def _start_expiry(self) -> Result[None]:
         self._left = list(self._transactions)
