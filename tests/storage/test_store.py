@@ -300,6 +300,26 @@ def test_a_folder_without_a_topic_id_takes_the_one_it_is_asked_for(world: World)
         store.close()
 
 
+def test_a_copy_without_a_topic_id_is_set_aside_unless_it_is_empty(world: World) -> None:
+    """It may be of an earlier topic of that name, which a failing disk kept from being deleted."""
+    metadata = Path(world.path, "a", "orders-0", "partition.metadata")
+    for records in (0, 3):
+        store = world.store()
+        log = store.get(PARTITION) or store.create(PARTITION, TOPIC_ID, SMALL)
+        if records:
+            fill(log, records)
+        store.close()
+        metadata.write_bytes(b"version: 0\ntopic_id: abc")
+        store = world.store()
+        assert store.topic_id(PARTITION) == NO_UUID
+        found = store.get(PARTITION, TOPIC_ID, is_copy=True)
+        assert (found is None) == bool(records)
+        store.close()
+    (name,) = folder_names(world)
+    assert name.startswith("orders-0.")
+    assert name.endswith("-stray")
+
+
 def test_a_deleted_log_is_renamed_and_later_removed(world: World) -> None:
     store = world.store()
     log = store.create(PARTITION, TOPIC_ID, SMALL)

@@ -270,7 +270,7 @@ class Replicas:
     ) -> Log:
         store = self._store
         try:
-            opened = store.get(name, topic_id)
+            opened = store.get(name, topic_id, is_copy=is_copy)
             if opened is not None:
                 opened.config = config
                 return opened

@@ -198,11 +198,15 @@ class Store:
 
     # Logs
 
-    def get(self, partition: TopicPartition, topic_id: UUID | None = None) -> Log | None:
+    def get(
+        self, partition: TopicPartition, topic_id: UUID | None = None, *, is_copy: bool = False
+    ) -> Log | None:
         """The log of a partition, None if there is none.
 
         One that belongs to another topic id is set aside, never served and never deleted. Of several, in
-        different log dirs, the one of this topic id that reaches furthest is served.
+        different log dirs, the one of this topic id that reaches furthest is served. One that does not say
+        whose it is was never flushed; if the log `is_copy`, and others have what it is to hold, it is set
+        aside, too: it may be an earlier topic's that a failing disk kept from being deleted.
         """
         if topic_id is not None and partition in self._doubles:
             self._choose(partition, topic_id)
@@ -210,6 +214,10 @@ class Store:
         if found is None or topic_id is None:
             return found
         known = self._topic_ids[partition]
+        if known == NO_UUID and is_copy and found.end_offset > found.start_offset:
+            log.warning("%s does not say whose it is, and others have its records: set aside", found.folder)
+            self._set_aside(partition, self._remove(partition).folder)
+            return None
         if known == NO_UUID:  # torn by a power loss; it can only be this topic's, see `sync_names`
             try:
                 write_topic_id(self._disk, found.folder, topic_id)
