@@ -14,6 +14,7 @@ import os
 import signal
 import sqlite3
 import sys
+import threading
 import time
 from typing import Any
 
@@ -24,6 +25,11 @@ from millstream.registry.sqlite import SqliteRegistry
 
 def say(*words: object) -> None:
     print(*words, flush=True)
+
+
+def stop() -> None:
+    """Stop this process here: of a signal to all of it another thread hears first, and this one runs on."""
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
 async def owner(registry: SqliteRegistry) -> None:
@@ -71,7 +77,7 @@ async def stalled(registry: SqliteRegistry) -> None:
     def stop_within(self: Database, operations: Any, session: int) -> list[int]:
         versions = apply(self, operations, session)
         Database._apply = apply  # type: ignore[method-assign]
-        os.kill(os.getpid(), signal.SIGSTOP)
+        stop()
         return versions
 
     Database._apply = stop_within  # type: ignore[method-assign]
@@ -95,7 +101,7 @@ def blocker(path: str) -> None:
     db.execute("BEGIN IMMEDIATE")
     db.execute("UPDATE counter SET write = write + 1")
     say("ready")
-    os.kill(os.getpid(), signal.SIGSTOP)
+    stop()
     db.execute("ROLLBACK")
     db.close()
     say("done")
