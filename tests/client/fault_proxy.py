@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from millstream.client.face import LoopThread
+from millstream.net.listener import close_servers
 from millstream.protocol.frame import frame_response, read_request_header, read_response
 from millstream.protocol.messages import (
     REQUESTS,
@@ -80,7 +81,7 @@ class FaultProxy:
 
     async def _stop(self) -> None:
         assert self._server is not None
-        self._server.close()
+        await close_servers([self._server])
         for link in list(self._links):
             link.cut()
         while self._links:

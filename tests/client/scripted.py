@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from millstream.net.listener import close_servers
 from millstream.protocol.frame import RequestHeader, frame_response, read_request_header
 from millstream.protocol.messages import REQUESTS, ApiVersionsResponse
 from millstream.protocol.schema import Request, Response
@@ -71,7 +72,7 @@ async def scripted_broker(script: Script) -> AsyncIterator[ScriptedBroker]:
     try:
         yield broker
     finally:
-        server.close()
+        await close_servers([server])
         for _ in range(5):  # who was accepted by now comes to its task, which closes its connection
             await asyncio.sleep(0)
         for task in tasks:

@@ -14,6 +14,7 @@ import uvloop
 from millstream.client.connection import SOFTWARE_VERSION, Connection, connect
 from millstream.client.deadline import Deadline
 from millstream.errors import NetworkException, RequestTimedOut, UnsupportedVersion
+from millstream.net.listener import close_servers
 from millstream.protocol.frame import RequestHeader, frame_response
 from millstream.protocol.messages import (
     ApiVersionsRequest,
@@ -300,6 +301,6 @@ def test_a_connection_that_was_made_too_late_is_closed(monkeypatch: pytest.Monke
             await connect("127.0.0.1", port, deadline=Deadline(300), client_id="c")
         async with asyncio.timeout(10):
             await gone.wait()
-        server.close()
+        await close_servers([server])
 
     asyncio.run(story())

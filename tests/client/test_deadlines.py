@@ -14,6 +14,7 @@ from millstream import AsyncAdmin, AsyncConsumer, AsyncProducer, Closed, TopicPa
 from millstream.client.producer_identity import HandedOver
 from millstream.client.transactions import OpenTransaction
 from millstream.errors import MillstreamError
+from millstream.net.listener import close_servers
 
 HERE = TopicPartition("t", 0)
 TIMEOUT = 0.2
@@ -34,7 +35,7 @@ async def silence() -> AsyncIterator[str]:
     try:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
-        server.close()
+        await close_servers([server])
         await asyncio.sleep(0.05)  # connections that came just now are met too
         for writer in writers:
             writer.transport.abort()

@@ -13,6 +13,7 @@ from millstream.client.connection import connect
 from millstream.cluster import peers
 from millstream.cluster.peers import COPYING
 from millstream.errors import BrokerNotAvailable, KafkaError, NetworkException
+from millstream.net.listener import close_servers
 from millstream.protocol.messages import FetchRequest, FetchResponse
 from tests.cluster.nodes import Nodes, run, until
 
@@ -132,7 +133,7 @@ def test_a_connection_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
         with pytest.raises(KafkaError):
             await ask(nodes, 2)
         assert loop.time() - started < 1
-        silent.close()
+        await close_servers([silent])
         for writer in held:
             writer.close()
             await asyncio.gather(writer.wait_closed(), return_exceptions=True)

@@ -6,6 +6,8 @@ import asyncio
 from types import TracebackType
 from typing import Self
 
+from millstream.net.listener import close_servers
+
 
 class Relay:
     """Passes bytes between whoever connects to `port` and a server; in `blocked` none, and none are lost."""
@@ -31,7 +33,7 @@ class Relay:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._server.close()
+        await close_servers([self._server])
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import cast
 
 from millstream.config.keys import ConfigError
+from millstream.net.listener import close_servers
 
 log = logging.getLogger(__name__)
 
@@ -92,4 +93,4 @@ class MetricsEndpoint:
 
     async def stop(self) -> None:
         if self._server is not None:
-            self._server.close()
+            await close_servers([self._server])

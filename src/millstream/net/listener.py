@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from millstream.clock import Clock
@@ -40,6 +40,23 @@ class Limits:
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
     """The system's buffers of a connection; -1 leaves them to the system."""
+
+
+async def close_servers(servers: Sequence[asyncio.Server]) -> None:
+    """Close servers, after who has been accepted by now was given a connection.
+
+    asyncio makes it in a task, which would fail once its server is closed, and lose the socket.
+    """
+    loop = asyncio.get_running_loop()
+    for server in servers:
+        for each in server.sockets:
+            try:
+                loop.remove_reader(each.fileno())
+            except NotImplementedError:  # a loop that accepts in another way
+                break
+    await asyncio.sleep(0)
+    for server in servers:
+        server.close()
 
 
 class Listener:
@@ -108,7 +125,7 @@ class Listener:
         self._is_stopping = True
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
-        await self._stop_listening()
+        await close_servers(self._servers)
         deadline = self._clock.monotonic() + grace_seconds
         while self._clock.monotonic() < deadline:
             for connection in [each for each in self.connections if each.is_quiet]:
@@ -119,22 +136,6 @@ class Listener:
         for connection in list(self.connections):
             connection.transport.abort()
         await asyncio.sleep(0)
-
-    async def _stop_listening(self) -> None:
-        """Close the servers, after who has been accepted by now was given a connection (to be refused).
-
-        asyncio makes it in a task, which would fail once its server is closed, and lose the socket.
-        """
-        loop = asyncio.get_running_loop()
-        for server in self._servers:
-            for each in server.sockets:
-                try:
-                    loop.remove_reader(each.fileno())
-                except NotImplementedError:  # a loop that accepts in another way
-                    break
-        await asyncio.sleep(0)
-        for server in self._servers:
-            server.close()
 
     # The connections' calls
 
