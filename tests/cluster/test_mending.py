@@ -213,8 +213,20 @@ def test_what_is_sound_on_a_damaged_replica_is_kept_while_the_leader_cannot_give
         await until(lambda: brokers.replica(follower, "t").log.damage is not None)  # it was made to read
         assert brokers.replica(leader, "t").log.end_offset == RECORDS
         assert brokers.replica(leader, "t").log.read(elsewhere, 1).data
+        await _mended_when_deleted(brokers, elsewhere + 1)
 
     run(test, tmp_path)
+
+
+async def _mended_when_deleted(brokers: Brokers, start: int) -> None:
+    """What neither could read is deleted on the leader alone: then the other is copied anew from there."""
+    leader = brokers.leader_of("t")
+    (other,) = {*brokers.replica(leader, "t").state.replicas} - {leader}
+    brokers.replica(leader, "t").delete_records(start)
+    await until(lambda: len(brokers.isr_of("t")) == 2)
+    assert brokers.replica(other, "t").log.damage is None
+    assert brokers.replica(other, "t").log.start_offset == start
+    assert brokers.content(other, "t") == brokers.content(leader, "t")
 
 
 def test_two_damages_one_after_the_other_are_mended(tmp_path: Path) -> None:

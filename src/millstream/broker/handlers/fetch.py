@@ -182,6 +182,7 @@ class _Fetch:
                     )
                 except OffsetOutOfRange:
                     partition.check_lease()  # another may lead by now, and have what is not here
+                    data.log_start_offset = log.start_offset
                     raise
                 if self._is_committed_only:
                     data.aborted_transactions = _aborted(partition, read, nowait)
