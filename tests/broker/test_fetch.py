@@ -65,8 +65,14 @@ def request(
     )
 
 
-async def ask(broker: Broker, req: FetchRequest) -> FetchResponse:
-    answer = fetch(Context(broker, None, "PLAINTEXT", 11, None), req)  # type: ignore[arg-type]
+def context(broker: Broker, *, is_local: bool = False) -> Context:
+    connection = Connection(broker.listeners["PLAINTEXT"])
+    connection.is_local = is_local
+    return Context(broker, connection, "PLAINTEXT", 11, None)
+
+
+async def ask(broker: Broker, req: FetchRequest, *, is_local: bool = False) -> FetchResponse:
+    answer = fetch(context(broker, is_local=is_local), req)
     return answer if isinstance(answer, FetchResponse) else await answer
 
 
@@ -125,7 +131,7 @@ def test_a_fetch_that_waits_holds_no_records(
             wanted = request(broker, min_bytes=1 << 30, max_bytes=1 << 30, from_start=True)
             if is_cold:
                 monkeypatch.setattr(fetch_handlers, "MANY_PARTITIONS", PARTITIONS - 1)
-            answer = fetch(Context(broker, None, "PLAINTEXT", 11, None), wanted)  # type: ignore[arg-type]
+            answer = fetch(context(broker), wanted)
             assert not isinstance(answer, FetchResponse)
             parked = asyncio.ensure_future(answer)
             await parks.wait()
@@ -193,6 +199,28 @@ def test_a_fetch_answers_less_while_slow_readers_hold_too_much(tmp_path: Path) -
     asyncio.run(main())
 
 
+def test_answers_on_the_same_machine_are_short_unless_more_is_asked_for(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(60), broker_in(tmp_path, fetch_local_bytes="1500") as broker:
+            await broker.controller.create_topic(NewTopic("t", PARTITIONS, 1))
+            for index in range(PARTITIONS):
+                for _ in range(2):
+                    add(broker.replicas.leader("t", index), bytes(1000))
+
+            async def told(min_bytes: int, is_local: bool) -> list[bool]:
+                wanted = request(broker, min_bytes=min_bytes, from_start=True)
+                (topic,) = (await ask(broker, wanted, is_local=is_local)).responses
+                assert all(data.high_watermark == 2 for data in topic.partitions)
+                assert all(len(data.records or b"") in (0, 2 * 1070) for data in topic.partitions)
+                return [bool(data.records) for data in topic.partitions]
+
+            assert await told(1, is_local=False) == [True, True, True, True]
+            assert await told(1, is_local=True) == [True, False, False, False]
+            assert await told(4000, is_local=True) == [True, True, False, False]
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(("partitions", "record_bytes", "is_given"), [(400, 4000, True), (30_000, 0, False)])
 def test_records_that_were_read_while_there_was_room_are_sent_however_small_they_are(
     tmp_path: Path, partitions: int, record_bytes: int, is_given: bool
@@ -242,7 +270,7 @@ def test_a_fetch_of_very_many_partitions_gives_others_their_turn_and_finds_the_s
             wanted = request(broker, from_start=True)
             at_once = await ask(broker, wanted)
             monkeypatch.setattr(fetch_handlers, "MANY_PARTITIONS", PARTITIONS - 1)
-            later = fetch(Context(broker, None, "PLAINTEXT", 11, None), wanted)  # type: ignore[arg-type]
+            later = fetch(context(broker), wanted)
             assert not isinstance(later, FetchResponse)
             assert (await later).responses == at_once.responses
             # One that waits is woken too, and what came is in its answer.

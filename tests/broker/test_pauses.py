@@ -28,6 +28,7 @@ from millstream.broker.handlers.transactions import add_partitions_to_txn, write
 from millstream.broker.router import Context
 from millstream.broker.server import Broker
 from millstream.config.broker import BrokerConfig
+from millstream.net.connection import Connection
 from millstream.protocol.messages import (
     AddPartitionsToTxnRequest,
     AlterConfigsRequest,
@@ -252,7 +253,8 @@ def test_others_have_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
                 ticking = asyncio.ensure_future(tick())
                 await asyncio.sleep(0)
                 count = 0
-                await handler(Context(broker, None, "PLAINTEXT", version, "client"), request)  # type: ignore[arg-type]
+                connection = Connection(broker.listeners["PLAINTEXT"])
+                await handler(Context(broker, connection, "PLAINTEXT", version, "client"), request)
                 assert count >= len(NAMES) - 1, handler
                 ticking.cancel()
 

@@ -47,6 +47,7 @@ OURS = {
     "leader.replication.throttled.rate",
     "replica.alter.log.dirs.io.max.bytes.per.second",
     "batch.check.threads",
+    "fetch.local.bytes",
     "flush.before.ack",
     "log.dir.flush.threads",
     "log.dir.read.threads",

@@ -402,6 +402,18 @@ def test_who_is_accepted_while_the_listener_stops_is_sent_away() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(("address", "is_local"), [("127.0.0.1", True), ("127.0.0.2", False)])
+def test_a_connection_knows_whether_both_ends_have_one_address(address: str, is_local: bool) -> None:
+    async def main() -> None:
+        async with serving(echo) as listener:
+            with socket.create_connection(("127.0.0.1", listener.port), 10, source_address=(address, 0)):
+                await eventually(lambda: len(listener.connections) == 1)
+                (connection,) = listener.connections
+                assert connection.is_local == is_local
+
+    asyncio.run(main())
+
+
 def test_localhost_is_served_on_both_families() -> None:
     async def main() -> None:
         listener = Listener(echo, SystemClock(), Limits())

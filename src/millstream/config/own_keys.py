@@ -16,6 +16,15 @@ OWN_KEYS = (
         at_least(1),
     ),
     ConfigKey(
+        "fetch.local.bytes",
+        "int",
+        1_000_000,
+        "How many bytes of records an answer to a consumer on the same machine holds before the partitions"
+        " after them wait for the next one: answers are faster there while they fit the processor's cache. A"
+        " partition still gives what was asked for, and a fetch what it said it wants at least.",
+        at_least(1024),
+    ),
+    ConfigKey(
         "log.dir.flush.threads",
         "int",
         8,

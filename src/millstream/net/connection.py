@@ -89,6 +89,8 @@ class Connection(asyncio.BufferedProtocol):
         """What of `held_bytes` is counted among the broker's."""
         self.transport: asyncio.Transport
         self.peer = ""
+        self.is_local = False
+        """Whether the other end is on this machine."""
         self._is_active = True
         self._unsent_seen = 0
 
@@ -99,6 +101,8 @@ class Connection(asyncio.BufferedProtocol):
         self.transport.set_write_buffer_limits(high=HIGH_WATER_BYTES, low=0)
         peer = transport.get_extra_info("peername")
         self.peer = str(peer[0]) if peer else ""
+        own = transport.get_extra_info("sockname")
+        self.is_local = bool(own) and self.peer == str(own[0])
         if not self._listener.admit(self):
             self._is_closing = True
             self.transport.abort()

@@ -359,6 +359,8 @@ class Log:
                 )
             if offset >= (end_offset if limit is None or limit > end_offset else limit):
                 return Slice(_NO_DATA, offset, offset)
+            if max_bytes <= 0 and not min_one:
+                return Slice(_NO_DATA, offset, offset)
             segments = self.segments
             try:
                 found = read_slice(

@@ -87,6 +87,9 @@ class _Fetch:
         self._positions = positions
         self._max_bytes = req.max_bytes
         self._min_bytes = min(req.min_bytes, req.max_bytes)
+        self._full_bytes = req.max_bytes
+        if ctx.connection.is_local:
+            self._full_bytes = max(self._min_bytes, ctx.broker.local_fetch_bytes)
         self._max_wait_seconds = max(req.max_wait_ms, 0) / 1000
         self._is_committed_only = req.isolation_level == READ_COMMITTED
         self._rack = ""
@@ -172,10 +175,11 @@ class _Fetch:
                     partition.check_lease()
                     data.diverging_epoch = FetchResponse.EpochEndOffset(epoch=epoch, end_offset=end_offset)
             if data.diverging_epoch is None and data.preferred_read_replica < 0:
+                is_full = found.read_bytes >= self._full_bytes
                 try:
                     read = partition.read(
                         position.fetch_offset,
-                        min(position.max_bytes, max(budget - found.read_bytes, 0)),
+                        0 if is_full else min(position.max_bytes, max(budget - found.read_bytes, 0)),
                         is_committed_only=self._is_committed_only,
                         min_one=not found.read_bytes and (budget > 0 or not self._broker.unsent.is_excessive),
                         nowait=nowait,
