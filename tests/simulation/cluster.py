@@ -38,7 +38,7 @@ from tests.simulation.member import Member, fetch_positions
 from tests.simulation.network import Network
 from tests.simulation.node import PORT, Node
 from tests.simulation.one_broker import Outcome
-from tests.simulation.operator import MIN_ISR, Operator
+from tests.simulation.operator import Operator
 from tests.simulation.replica_content import differences
 from tests.simulation.start_watch import StartWatch
 from tests.simulation.transactional import NEW, OLD, TransactionalProducer
@@ -558,7 +558,8 @@ class _Run:
             replicas = self._replicas(place)
             if len(replicas) != len(state.replicas):
                 self.history.complaints.append(f"{place} is held by {list(replicas)}, not {state.replicas}")
-            if len(state.isr) <= MIN_ISR and place[0] != UNCLEAN_TOPIC:
+            least = max((each.log.config.min_insync_replicas for each in replicas.values()), default=0)
+            if len(state.isr) <= least and place[0] != UNCLEAN_TOPIC:
                 # A hurried operator may have left so few that a damaged one is needed, and is not mended.
                 replicas = {name: each for name, each in replicas.items() if each.log.damage is None}
             for text in differences(replicas):
