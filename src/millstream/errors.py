@@ -7,7 +7,7 @@ defines is here, so that a client never meets a number without a name.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class MillstreamError(Exception):
@@ -40,6 +40,20 @@ class KafkaError(MillstreamError):
 
     def __str__(self) -> str:
         return self.message
+
+    def again(self) -> Self:
+        """The same, to be raised in place of one that is kept.
+
+        An error keeps all frames that it was ever raised through, and they what they worked on.
+        """
+        made = type(self).__new__(type(self), *self.args)
+        made.__dict__.update(self.__dict__)
+        return made
+
+    def bare(self) -> Self:
+        """This one without the frames that it was raised through, to be kept for whoever waits."""
+        self.__cause__ = self.__context__ = None
+        return self.with_traceback(None)
 
 
 _BY_CODE: dict[int, type[KafkaError]] = {}

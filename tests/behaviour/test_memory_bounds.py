@@ -8,7 +8,9 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from urllib.request import urlopen
 
+from millstream.errors import error_for
 from millstream.protocol.messages import ApiVersionsRequest, DescribeConfigsRequest, MetadataRequest
+from millstream.protocol.record import Record
 from millstream.protocol.schema import Request
 from tests.behaviour.test_metrics_endpoint import listens
 from tests.processes import BrokerProcess, free_port, until
@@ -22,6 +24,7 @@ from tests.wire import (
     fetch,
     fetch_partition,
     fetch_request,
+    produce,
     produce_request,
 )
 
@@ -224,3 +227,22 @@ def test_memory_after_much_work_is_what_it_was(broker_process: Callable[..., Bro
             work(30)
         assert end_offset(wire, "work") == 170 * 100
         assert broker.rss_bytes() - before_bytes < 64 * MB
+
+
+def test_batches_that_are_refused_leave_nothing_behind(broker_process: Callable[..., BrokerProcess]) -> None:
+    """Kilobytes that unfold to many megabytes, and are refused for that or for something else."""
+    broker = broker_process().start()
+    refused = [
+        ("t", batch([bytes(80 * MB)], codec=4), "InvalidRecord"),
+        ("compacted", batch([bytes(40 * MB)], codec=4), "InvalidRecord"),
+        ("t", batch([Record(bytes(40 * MB), None, (), 1 << 50)], codec=4), "InvalidTimestamp"),
+    ]
+    with Wire(broker.bootstrap) as wire:
+        create_topic(wire, "t")
+        create_topic(wire, "compacted", cleanup_policy="compact")
+        before_bytes = broker.rss_bytes()
+        for name, data, expected in refused:
+            for _ in range(15):
+                assert error_for(produce(wire, name, data).error_code).__name__ == expected
+        assert broker.rss_bytes() - before_bytes < 200 * MB  # some of the last ones, not all 45
+        assert append(wire, "t", b"others are served") == 0

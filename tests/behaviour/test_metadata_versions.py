@@ -135,6 +135,33 @@ def test_the_cluster_by_its_own_request(wire: Wire, bootstrap: str) -> None:
         assert answer.cluster_id == wire.ask(MetadataRequest(topics=[])).cluster_id
 
 
+def test_what_may_be_done_is_told_where_it_is_asked_for(wire: Wire, new_name: Name) -> None:
+    """Read, write, create, delete, alter, describe and so on, by the codes of these operations."""
+    topic = new_name("allowed")
+    create_topic(wire, topic)
+    on_a_topic = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
+    on_the_cluster = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
+    unasked = -(2**31)
+    for is_asked in (False, True):
+        expected = (on_a_topic, on_the_cluster) if is_asked else (unasked, unasked)
+        for wanted in ([Wanted(name=topic)], None):
+            for version in (8, 10, 11):
+                request = MetadataRequest(topics=wanted)
+                request.include_topic_authorized_operations = is_asked
+                request.include_cluster_authorized_operations = is_asked and version <= 10
+                answer = wire.ask(request, version)
+                (found,) = (each for each in answer.topics if each.name == topic)
+                assert found.topic_authorized_operations == expected[0]
+                if version <= 10:
+                    assert answer.cluster_authorized_operations == expected[1]
+        described = wire.ask(DescribeClusterRequest(include_cluster_authorized_operations=is_asked))
+        assert described.cluster_authorized_operations == expected[1]
+    by_pages = DescribeTopicPartitionsRequest(
+        topics=[DescribeTopicPartitionsRequest.TopicRequest(name=topic)], response_partition_limit=4
+    )
+    assert wire.ask(by_pages).topics[0].topic_authorized_operations == on_a_topic
+
+
 def test_topic_partitions_page_by_page(wire: Wire, new_name: Name) -> None:
     names = sorted(new_name("page") for _ in range(3))
     for name in names:

@@ -21,7 +21,7 @@ from millstream.broker.server import Broker
 from millstream.cluster.partition import Partition
 from millstream.config.broker import BrokerConfig
 from millstream.controller.topics import NewTopic
-from millstream.errors import ProtocolError
+from millstream.errors import KafkaError, KafkaStorageError, NotLeaderOrFollower, ProtocolError
 from millstream.net.connection import Connection
 from millstream.protocol.batch import encode_batch
 from millstream.protocol.messages import FetchRequest, FetchResponse
@@ -221,6 +221,33 @@ def test_answers_on_the_same_machine_are_short_unless_more_is_asked_for(tmp_path
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("version", [11, 13])
+def test_short_answers_give_every_partition_its_turn(tmp_path: Path, version: int) -> None:
+    """Also to a client that always asks for them in the same order, while the first one never ends."""
+
+    async def main() -> None:
+        async with asyncio.timeout(60), broker_in(tmp_path, fetch_local_bytes="1500") as broker:
+            await broker.controller.create_topic(NewTopic("t", PARTITIONS, 1))
+            same = context(broker, is_local=True)
+            same.version = version
+            wanted = request(broker, from_start=True)
+            wanted.topics[0].topic_id = broker.replicas.leader("t", 0).topic_id
+            served = []
+            for _ in range(8):
+                for index in range(PARTITIONS):
+                    add(broker.replicas.leader("t", index), bytes(2000))
+                answer = fetch(same, wanted)
+                assert isinstance(answer, FetchResponse)
+                told = [data for topic in answer.responses for data in topic.partitions]
+                assert sorted(data.partition_index for data in told) == list(range(PARTITIONS))
+                (data,) = (each for each in told if each.records)
+                served.append(data.partition_index)
+                wanted.topics[0].partitions[data.partition_index].fetch_offset += 1
+            assert served == [0, 1, 2, 3, 0, 1, 2, 3]
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(("partitions", "record_bytes", "is_given"), [(400, 4000, True), (30_000, 0, False)])
 def test_records_that_were_read_while_there_was_room_are_sent_however_small_they_are(
     tmp_path: Path, partitions: int, record_bytes: int, is_given: bool
@@ -284,5 +311,31 @@ def test_a_fetch_of_very_many_partitions_gives_others_their_turn_and_finds_the_s
             (topic,) = (await ask(broker, request(broker))).responses
             assert [bool(data.records) for data in topic.partitions] == [False] * PARTITIONS
             assert broker.cold_bytes == 0
+
+    asyncio.run(main())
+
+
+def test_a_partition_that_serves_no_more_keeps_nothing_of_who_asked(tmp_path: Path) -> None:
+    """An error that is raised again and again would hold every frame that it came through."""
+
+    async def main() -> None:
+        async with asyncio.timeout(60), broker_in(tmp_path) as broker:
+            await broker.controller.create_topic(NewTopic("t", PARTITIONS, 1))
+            wanted = request(broker, from_start=True)
+            failed, resigned = (broker.replicas.leader("t", index) for index in range(2))
+            failed.fail(KafkaStorageError("its disk is gone"))
+            resigned.resign()
+            for _ in range(3):
+                (topic,) = (await ask(broker, wanted)).responses
+                codes = [data.error_code for data in topic.partitions[:2]]
+                assert codes == [KafkaStorageError.code, NotLeaderOrFollower.code]
+                for partition in (failed, resigned):
+                    with pytest.raises(KafkaError):
+                        add(partition)
+                    with pytest.raises(KafkaError):
+                        broker.replicas.leader("t", partition.name.partition)
+            for kept in (failed.failure, failed.refusal, resigned.refusal):
+                assert kept is not None
+                assert kept.__traceback__ is None
 
     asyncio.run(main())

@@ -10,11 +10,15 @@ from pathlib import Path
 import pytest
 
 from millstream.broker import router
+from millstream.broker.handlers import fetch as fetch_handlers
 from millstream.broker.router import Context
 from millstream.broker.server import Broker
 from millstream.config.broker import BrokerConfig
+from millstream.controller.topics import NewTopic
+from millstream.protocol.batch import encode_batch
 from millstream.protocol.frame import frame_request
-from millstream.protocol.messages import DescribeGroupsRequest, DescribeGroupsResponse
+from millstream.protocol.messages import DescribeGroupsRequest, DescribeGroupsResponse, FetchRequest
+from millstream.protocol.record import Record
 
 LARGE = ["group"] * 20_000
 SMALL = ["group"]
@@ -48,6 +52,16 @@ class Client:
         frame = b"".join(frame_request(1, None, DescribeGroupsRequest(groups=groups), 0))[4:]
         frame = frame[: len(frame) - cut]
         self.writer.write(struct.pack(">i", len(frame)) + frame)
+
+    def fetch(self, partitions: int) -> None:
+        """Ask for records, and have all the time in the world."""
+        wanted = [
+            FetchRequest.FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20)
+            for index in range(partitions)
+        ]
+        topic = FetchRequest.FetchTopic(topic="t", partitions=wanted)
+        request = FetchRequest(max_wait_ms=1 << 30, min_bytes=1, topics=[topic])
+        self.writer.write(b"".join(frame_request(1, None, request, 11)))
 
     def leave(self) -> None:
         """End the connection at once, as the system does for a process that is killed."""
@@ -136,6 +150,42 @@ def test_one_that_takes_long_lets_the_next_begin(tmp_path: Path, monkeypatch: py
                 future.set_result(None)
             for client in clients:
                 assert await client.answer()
+                client.writer.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("many", [1, 5000])
+def test_fetches_that_wait_hold_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: int) -> None:
+    """They have no turn while they wait, and all that may wait are answered when something comes."""
+    monkeypatch.setattr(fetch_handlers, "MANY_PARTITIONS", many)
+    monkeypatch.setattr(fetch_handlers, "MAX_LARGE_WAITING", 3)
+
+    async def main() -> None:
+        async with asyncio.timeout(router.TURN_SECONDS / 2), broker_in(tmp_path) as broker:
+            await broker.controller.create_topic(NewTopic("t", 2, 1))
+            broker.router.routes[FetchRequest.key].large_bytes = 1
+            clients = [await connected(broker) for _ in range(5)]
+            for number, client in enumerate(clients[:3]):
+                client.fetch(2)
+                while broker.large_fetches <= number:
+                    await asyncio.sleep(0.001)
+            clients[3].send(LARGE)
+            assert await clients[3].answer()
+            clients[4].fetch(2)
+            assert b"something new" not in await clients[4].answer()  # too many wait already
+            batch = encode_batch([Record(b"something new", None, (), 0)])
+            broker.replicas.leader("t", 1).append(batch, 1, 9)
+            for client in clients[:3]:
+                assert b"something new" in await client.answer()
+            assert broker.large_fetches == 0
+            clients[0].fetch(1)
+            while not broker.large_fetches:
+                await asyncio.sleep(0.001)
+            clients[0].leave()
+            while broker.large_fetches:
+                await asyncio.sleep(0.001)
+            for client in clients[1:]:
                 client.writer.close()
 
     asyncio.run(main())

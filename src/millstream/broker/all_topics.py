@@ -7,7 +7,7 @@ objects, which take long to make. Made for each at the same time, all would wait
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from millstream.cluster.metadata import Topic
 from millstream.pauses import Pauses
@@ -23,25 +23,25 @@ class AllTopics:
         self._turn = asyncio.Lock()
         self._begun = 0
         self._asking = 0
-        self._made: dict[str, tuple[int, Told]] = {}
-        """By listener, as each has its own addresses: the number of the making, and what was made."""
+        self._made: dict[Hashable, tuple[int, Told]] = {}
+        """By what makes a difference, such as the listener: the number of the making, and what was made."""
 
     async def told(
         self,
-        listener: str,
+        way: Hashable,
         topics: dict[str, Topic],
         tell: Callable[[Topic], MetadataResponse.MetadataResponseTopic],
     ) -> Told:
-        """All topics as of now or later. Between topics others have their turn."""
+        """All topics as of now or later, told in a way. Between topics others have their turn."""
         begun_before = self._begun
         self._asking += 1
         try:
             async with self._turn:
-                number, made = self._made.get(listener, (0, []))
+                number, made = self._made.get(way, (0, []))
                 if number <= begun_before:
                     self._begun += 1
                     number, made = self._begun, await _make(topics, tell)
-                    self._made[listener] = number, made
+                    self._made[way] = number, made
                 return made
         finally:
             self._asking -= 1

@@ -49,10 +49,28 @@ Handler = Callable[["Context", Any], HandlerResult]
 HandlerT = TypeVar("HandlerT", bound=Handler)
 
 
+class Turn:
+    """A large request's time alone: until it is let go of, at most TURN_SECONDS."""
+
+    def __init__(self, lock: asyncio.Lock) -> None:
+        self._lock = lock
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def take(self) -> None:
+        await self._lock.acquire()
+        self._timer = asyncio.get_running_loop().call_later(TURN_SECONDS, self.release)
+
+    def release(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._lock.release()
+
+
 class Context:
     """What a handler knows of its request besides the request itself."""
 
-    __slots__ = ("broker", "client_id", "connection", "is_internal", "listener", "version")
+    __slots__ = ("broker", "client_id", "connection", "is_internal", "listener", "turn", "version")
 
     def __init__(
         self,
@@ -70,6 +88,8 @@ class Context:
         self.version = version
         self.client_id = client_id
         self.is_internal = is_internal
+        self.turn: Turn | None = None
+        """That of a large request: a handler that only waits lets go of it, and takes it to go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +160,7 @@ class Router:
     def __init__(self, broker: Broker, modules: Iterable[ModuleType]) -> None:
         self._broker = broker
         self.routes: dict[int, Route] = {}
-        self._turn = asyncio.Lock()
+        self._large = asyncio.Lock()
         for module in modules:
             for name, handler in vars(module).items():
                 mark = getattr(handler, "handles", None)
@@ -224,30 +244,23 @@ class Router:
         """Serve a large request when the one before it has been answered, or has had its time."""
         connection = context.connection
         connection.keep_bytes(len(frame))
+        turn = context.turn = Turn(self._large)
         try:
-            await self._turn.acquire()
+            await turn.take()
         finally:
             connection.keep_bytes(-len(frame))
-        is_held = True
-
-        def release() -> None:
-            nonlocal is_held
-            if is_held:
-                is_held = False
-                self._turn.release()
-
-        timer = asyncio.get_running_loop().call_later(TURN_SECONDS, release)
         try:
             request = route.request.decode(frame, context.version, body)
+            del frame
             await asyncio.sleep(0)  # each takes its time: others have their turn in between
             result = route.handler(context, request)
+            del request
             if isinstance(result, Response) or result is None:
                 return result
             assert not isinstance(result, Promise)
             return await result
         finally:
-            timer.cancel()
-            release()
+            turn.release()
 
     def _finish(
         self,

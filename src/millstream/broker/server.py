@@ -132,6 +132,8 @@ class Broker:
         self.all_topics = AllTopics()
         self.cold_bytes = 0
         """What fetches that wait for disks have read so far."""
+        self.large_fetches = 0
+        """How many large requests wait for records."""
         self.local_fetch_bytes: int = config["fetch.local.bytes"]
         self.coordinators = Coordinators(self)
         settings = GroupSettings(config)

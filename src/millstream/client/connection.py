@@ -128,7 +128,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _write(self, request: Request, version: int) -> int:
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.again()
         if self._transport is None:
             raise NetworkException(f"not connected to {self.address}")
         self._last_correlation_id = correlation_id = (self._last_correlation_id + 1) & 0x7FFFFFFF
@@ -143,7 +143,7 @@ class Connection(asyncio.BufferedProtocol):
                     f"the broker at {self.address} took no bytes in {deadline.timeout_ms} ms"
                 )
             if self._failure is not None:
-                raise self._failure
+                raise self._failure.again()
 
     def _timed_out(self, request: Request, timeout_ms: float) -> None:
         name = type(request).__name__

@@ -88,7 +88,7 @@ class PollPoint:
             self.is_due = bool(self._errors or self._failure)
             raise error
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)
 
     async def _do_next(self) -> None:
         work, done = self._due.popleft()

@@ -159,7 +159,7 @@ class Partition(Replica):
         error = NotLeaderOrFollower(f"{self.name} is not led here any more")
         if self.failure is None:
             self.refusal = error
-        self._end_waits(error)
+        self._end_waits(error.again())
 
     def _isr_changed(self) -> None:
         leadership = self.leadership
@@ -195,7 +195,7 @@ class Partition(Replica):
 
     def _check_writable(self, acks: int) -> None:
         if self.refusal is not None:
-            raise self.refusal
+            raise self.refusal.again()
         self.check_lease()
         leadership = self.leadership
         if leadership is not None and acks == ALL and not leadership.has_enough:

@@ -167,7 +167,7 @@ class Replica:
         Thread-safe without `nowait`.
         """
         if self.failure is not None:
-            raise self.failure
+            raise self.failure.again()
         limit = self.last_stable_offset if is_committed_only else self.high_watermark
         return self.log.read(offset, max_bytes, limit=limit, min_one=min_one, nowait=nowait)
 
@@ -202,7 +202,7 @@ class Replica:
             return
         self.failure = self.refusal = error
         self.is_leader = False
-        self._end_waits(error)
+        self._end_waits(error.again())
         self.wake_fetches()
 
     def _end_waits(self, error: KafkaError) -> None:

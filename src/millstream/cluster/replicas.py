@@ -131,7 +131,7 @@ class Replicas:
         if leader_epoch >= 0:
             self._check_epoch(partition, leader_epoch)
         if partition.refusal is not None:
-            raise partition.refusal
+            raise partition.refusal.again()
         return partition
 
     def replica(self, topic: str, index: int, leader_epoch: int = -1) -> Partition:
@@ -143,7 +143,7 @@ class Replicas:
         if leader_epoch >= 0:
             self._check_epoch(partition, leader_epoch)
         if partition.failure is not None:
-            raise partition.failure
+            raise partition.failure.again()
         return partition
 
     def _not_here(self, topic: str, index: int) -> Exception:

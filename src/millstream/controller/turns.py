@@ -32,7 +32,7 @@ class Turns:
     async def take(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do `work` when all before it is done."""
         if self._refusal is not None:
-            raise self._refusal
+            raise self._refusal.with_traceback(None)
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._queue.put_nowait((work, future))
         return await asyncio.shield(future)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from millstream.broker.handlers.groups import ALL_OPERATIONS, group_index
+from millstream.broker.handlers.groups import group_index
+from millstream.broker.operations import ON_A_GROUP
 from millstream.broker.router import LONG_LIST_BYTES, Context, handles
 from millstream.coordinator.groups.consumer_group import ConsumerGroup
 from millstream.coordinator.groups.consumer_member import ConsumerMember, Partitions
@@ -62,7 +63,7 @@ async def consumer_group_describe(
             look = partial(_described, group_id, ctx.broker.group_topics)
             group = await ctx.broker.groups.read(group_index(ctx, group_id), look)
             if req.include_authorized_operations:
-                group.authorized_operations = ALL_OPERATIONS
+                group.authorized_operations = ON_A_GROUP
         except KafkaError as error:
             group = ConsumerGroupDescribeResponse.DescribedGroup(
                 error_code=error.code,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Iterable
 
-from millstream.broker.fetch_session import FetchPosition, FetchSession
+from millstream.broker.fetch_session import FetchPosition, FetchSession, PartitionKey
 from millstream.broker.new_leaders import WRONG_BROKER, NewLeaders
 from millstream.broker.router import Context, handles
 from millstream.cluster.partition import Partition
 from millstream.cluster.waiters import ByteWaiter
 from millstream.errors import ClusterAuthorizationFailed, KafkaError, OffsetOutOfRange
+from millstream.net.connection import Connection
 from millstream.pauses import Pauses
 from millstream.protocol.messages import FetchRequest, FetchResponse
 from millstream.storage.reading import Slice
@@ -21,8 +22,14 @@ CONSUMER = -1
 LEADERS_SINCE = 16
 """From this version on an answer says who leads instead of this broker."""
 
+IDS_SINCE = 13
+"""From this version on topics have their ids instead of names."""
+
 RACKS_SINCE = 11
 """From this version on a consumer says in which rack it is, and may be sent to another replica."""
+
+MAX_LARGE_WAITING = 16
+"""How many large requests may wait for records at a time; another one is answered with what there is."""
 
 MANY_PARTITIONS = 5000
 """A fetch of more than these, which takes tens of milliseconds, gives others their turns meanwhile."""
@@ -45,13 +52,24 @@ def fetch(ctx: Context, req: FetchRequest) -> FetchResponse | Awaitable[FetchRes
             raise ClusterAuthorizationFailed("replicas fetch on the brokers' own listener")
         return sessions.fetch(req)
     session, is_incremental, positions = ctx.broker.fetch_sessions.begin(req, ctx.version)
-    return _Fetch(ctx, req, session, is_incremental, list(positions.values())).begin()
+    return _Fetch(ctx, req, session, is_incremental, _in_turns(ctx.connection, session, positions)).begin()
+
+
+def _in_turns(
+    connection: Connection, session: FetchSession | None, positions: dict[PartitionKey, FetchPosition]
+) -> list[FetchPosition]:
+    """After an answer that was cut short what comes next is first; sessions have an order of their own."""
+    wanted = list(positions.values())
+    if connection.fetched_last is None or session is not None or connection.fetched_last not in positions:
+        return wanted
+    start = list(positions).index(connection.fetched_last) + 1
+    return wanted[start:] + wanted[:start]
 
 
 class _Found:
     """What one pass over the partitions of a fetch has read so far."""
 
-    __slots__ = ("answers", "has_error", "partitions", "read_bytes")
+    __slots__ = ("answers", "has_error", "is_cut", "partitions", "read_bytes")
 
     def __init__(self) -> None:
         self.answers: list[tuple[FetchPosition, PartitionData]] = []
@@ -59,6 +77,8 @@ class _Found:
         """Those that could be read, what they answered, and how many offsets that covers."""
         self.read_bytes = 0
         self.has_error = False
+        self.is_cut = False
+        """Whether partitions had to wait that the client has room for."""
 
     def add(self, position: FetchPosition, data: PartitionData) -> None:
         self.answers.append((position, data))
@@ -105,13 +125,13 @@ class _Fetch:
             found = self._read()
         except BlockingIOError:
             return self._begin_slowly()
-        if self._is_enough(found):
+        if self._is_enough(found) or not self._may_park:
             return self._response(found)
         return self._park(found)
 
     async def _begin_slowly(self) -> FetchResponse:
         found = await self._read_slowly()
-        if self._is_enough(found):
+        if self._is_enough(found) or not self._may_park:
             return self._response(found)
         parked = self._park(found)
         del found  # with its records, which nobody counts while it waits
@@ -125,6 +145,11 @@ class _Fetch:
             or not self._positions
             or self._broker.is_stopping
         )
+
+    @property
+    def _may_park(self) -> bool:
+        """Whether it may wait: of the large ones, each of which holds megabytes meanwhile, only some."""
+        return self._ctx.turn is None or self._broker.large_fetches < MAX_LARGE_WAITING
 
     # Reading
 
@@ -176,6 +201,7 @@ class _Fetch:
                     data.diverging_epoch = FetchResponse.EpochEndOffset(epoch=epoch, end_offset=end_offset)
             if data.diverging_epoch is None and data.preferred_read_replica < 0:
                 is_full = found.read_bytes >= self._full_bytes
+                found.is_cut |= is_full and found.read_bytes < budget
                 try:
                     read = partition.read(
                         position.fetch_offset,
@@ -203,7 +229,7 @@ class _Fetch:
         return data
 
     def _partition(self, position: FetchPosition) -> Partition:
-        if self._version >= 13:
+        if self._version >= IDS_SINCE:
             name = self._broker.metadata.topic_by_id(position.topic_id).name
         else:
             name = position.topic
@@ -213,6 +239,9 @@ class _Fetch:
 
     def _park(self, found: _Found) -> asyncio.Future[FetchResponse]:
         """A future that ends when enough has come, something went wrong, or the wait is over."""
+        if self._ctx.turn is not None:
+            self._broker.large_fetches += 1
+            self._ctx.turn.release()
         loop = asyncio.get_running_loop()
         self._answer: asyncio.Future[FetchResponse] = loop.create_future()
         self._answer.add_done_callback(self._leave)
@@ -236,6 +265,8 @@ class _Fetch:
     def _leave(self, _: object) -> None:
         self._timer.cancel()
         self._unwatch()
+        if self._ctx.turn is not None:
+            self._broker.large_fetches -= 1
 
     def _woken(self) -> None:
         """Bytes came: enough of them, or of a kind this client may not see yet."""
@@ -267,7 +298,10 @@ class _Fetch:
         asyncio.ensure_future(self._end_slowly())  # noqa: RUF006 (it settles the answer, whatever happens)
 
     async def _end_slowly(self) -> None:
+        turn = self._ctx.turn
         try:
+            if turn is not None:
+                await turn.take()
             response = self._response(await self._read_slowly())
         except Exception as error:
             if not self._answer.done():
@@ -275,6 +309,9 @@ class _Fetch:
         else:
             if not self._answer.done():
                 self._answer.set_result(response)
+        finally:
+            if turn is not None:
+                turn.release()
 
     # Answering
 
@@ -284,6 +321,7 @@ class _Fetch:
                 partition.counters.bytes_out.value += len(data.records)
                 partition.counters.records_out.value += count
         session = self._session
+        self._ctx.connection.fetched_last = self._last_served(found) if found.is_cut else None
         response = FetchResponse(
             session_id=session.session_id if session else 0,
             responses=list(_by_topic(self._told(found))),
@@ -291,6 +329,12 @@ class _Fetch:
         if found.has_error and self._version >= LEADERS_SINCE:
             self._tell_leaders(found, response)
         return response
+
+    def _last_served(self, found: _Found) -> PartitionKey | None:
+        served = [position for position, data in found.answers if data.records]
+        if not served:
+            return None
+        return served[-1].topic_id if self._version >= IDS_SINCE else served[-1].topic, served[-1].index
 
     def _tell_leaders(self, found: _Found, response: FetchResponse) -> None:
         leaders = NewLeaders(self._ctx)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable
 from functools import partial
 
 from millstream.broker.coordinators import GROUPS_TOPIC
+from millstream.broker.operations import ON_A_GROUP
 from millstream.broker.router import LONG_LIST_BYTES, Context, handles
 from millstream.coordinator.entry_format import MAX_TEXT_BYTES, fits
 from millstream.coordinator.groups.classic_group import ClassicGroup, State
@@ -44,9 +45,6 @@ from millstream.protocol.messages import (
 
 DEAD = "Dead"
 UNKNOWN_GROUP_ERROR_SINCE = 6
-
-ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
-"""What can be done with a group, as bits: read, delete, describe, describe and alter configs."""
 
 
 def group_index(ctx: Context, group_id: str) -> int:
@@ -141,7 +139,7 @@ async def describe_groups(ctx: Context, req: DescribeGroupsRequest) -> DescribeG
             group.error_code = error.code
             group.error_message = error.message if ctx.version >= UNKNOWN_GROUP_ERROR_SINCE else None
         if req.include_authorized_operations and not group.error_code:
-            group.authorized_operations = ALL_OPERATIONS
+            group.authorized_operations = ON_A_GROUP
         response.groups.append(group)
     return response
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable
 
+from millstream.broker.operations import NOT_ASKED_FOR, ON_A_TOPIC, ON_THE_CLUSTER
 from millstream.broker.router import LONG_LIST_BYTES, Context, handles
 from millstream.cluster.metadata import INTERNAL_TOPICS, NO_LEADER, PartitionState, Topic
 from millstream.controller.topics import NewTopic
@@ -25,9 +26,6 @@ from millstream.protocol.messages import (
     MetadataRequest,
     MetadataResponse,
 )
-
-NOT_ASKED_FOR = -2147483648
-"""The operations of a principal, where the client did not ask for them."""
 
 BROKERS = 1
 
@@ -54,11 +52,17 @@ async def metadata(ctx: Context, req: MetadataRequest) -> MetadataResponse:
         cluster_id=broker.metadata.cluster_id,
         controller_id=broker.metadata.controller_id,
         topics=[],
+        cluster_authorized_operations=(
+            ON_THE_CLUSTER if req.include_cluster_authorized_operations else NOT_ASKED_FOR
+        ),
     )
+    operations = ON_A_TOPIC if req.include_topic_authorized_operations else NOT_ASKED_FOR
     wants_all = req.topics is None or (ctx.version == 0 and not req.topics)
     if wants_all:
         topics = broker.metadata.topics
-        response.topics = await broker.all_topics.told(ctx.listener, topics, lambda topic: _topic(ctx, topic))
+        response.topics = await broker.all_topics.told(
+            (ctx.listener, operations), topics, lambda topic: _topic(ctx, topic, operations)
+        )
         return response
     pauses = Pauses()
     creation = _Creation(ctx, req.allow_auto_topic_creation or ctx.version < 4)
@@ -73,7 +77,7 @@ async def metadata(ctx: Context, req: MetadataRequest) -> MetadataResponse:
                 raise InvalidRequest("a topic is asked for by name or by id")
             else:
                 topic = broker.metadata.topics.get(wanted.name) or await creation.create(wanted.name)
-            response.topics.append(_topic(ctx, topic))
+            response.topics.append(_topic(ctx, topic, operations))
         except KafkaError as error:
             response.topics.append(
                 MetadataResponse.MetadataResponseTopic(
@@ -117,7 +121,7 @@ class _Creation:
             raise
 
 
-def _topic(ctx: Context, topic: Topic) -> MetadataResponse.MetadataResponseTopic:
+def _topic(ctx: Context, topic: Topic, operations: int) -> MetadataResponse.MetadataResponseTopic:
     failed = _failed(ctx, topic)
     return MetadataResponse.MetadataResponseTopic(
         error_code=0,
@@ -136,6 +140,7 @@ def _topic(ctx: Context, topic: Topic) -> MetadataResponse.MetadataResponseTopic
             )
             for index, partition in enumerate(topic.partitions)
         ],
+        topic_authorized_operations=operations,
     )
 
 
@@ -196,7 +201,9 @@ def describe_cluster(ctx: Context, req: DescribeClusterRequest) -> DescribeClust
         cluster_id=ctx.broker.metadata.cluster_id,
         controller_id=ctx.broker.metadata.controller_id,
         brokers=brokers,
-        cluster_authorized_operations=NOT_ASKED_FOR,
+        cluster_authorized_operations=(
+            ON_THE_CLUSTER if req.include_cluster_authorized_operations else NOT_ASKED_FOR
+        ),
     )
 
 
@@ -279,5 +286,5 @@ def _described(
             )
             for index, partition in shown
         ],
-        topic_authorized_operations=NOT_ASKED_FOR,
+        topic_authorized_operations=ON_A_TOPIC,
     )
