@@ -9,7 +9,8 @@ import socket
 import struct
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
 
 import pytest
 
@@ -42,6 +43,33 @@ def test_connections_beyond_the_limit_are_closed(broker_process: Callable[..., B
         assert wires[0].ask(MetadataRequest(topics=[])).brokers  # those inside are not hurt
         wires[1].close()
         stack.enter_context(until(admitted, 30, "the place that became free"))
+
+
+class FewFiles(BrokerProcess):
+    """A broker that may not open many files."""
+
+    def command(self) -> list[str]:
+        return ["sh", "-c", 'ulimit -n 256 && exec "$@"', "sh", *super().command()]
+
+
+def test_connections_leave_a_broker_files_to_write_to(tmp_path: Path) -> None:
+    with FewFiles(tmp_path / "data") as broker, Wire(broker.bootstrap) as good, ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), timeout=10))
+        for number in range(60):  # each has files of its own
+            create_topic(good, f"topic-{number}")
+            append(good, f"topic-{number}", b"written")
+        assert end_offset(good, "topic-0") == 1
+        with Wire(broker.bootstrap) as late, pytest.raises(ConnectionError):
+            late.ask(ApiVersionsRequest(), 0)
+        stack.close()
+
+        def is_served() -> bool:
+            with Wire(broker.bootstrap) as later, suppress(ConnectionError):
+                return bool(later.ask(MetadataRequest(topics=[])).brokers)
+            return False
+
+        until(is_served, 30, "there is a place again")
 
 
 def test_connections_of_one_address_are_limited_too(broker_process: Callable[..., BrokerProcess]) -> None:

@@ -118,7 +118,8 @@ class Broker:
         ]
         self.listeners: dict[str, Listener] = {}
         self.ip_limits = IpLimits(config)
-        self._occupancy = Occupancy(lambda: config["max.connections"], self.ip_limits.of)
+        most = self.disk.spare_descriptors if isinstance(self.disk, OsDisk) else MANY
+        self._occupancy = Occupancy(lambda: min(config["max.connections"], most), self.ip_limits.of)
         self.unsent = Unsent(self.clock, lambda: config["max.unsent.bytes"])
         self.endpoints: tuple[Endpoint, ...] = ()
         self.is_rack_aware = config["replica.selector.class"] is not None

@@ -39,6 +39,8 @@ zeros costs a third as much as reading into it."""
 
 _FLAGS: Final = os.O_RDWR | os.O_CLOEXEC
 _MANY_FILES: Final = 1 << 20
+_SHORT_USES: Final = 48
+"""Descriptors for all but segments, indexes and connections: the registry, pipes, what is read once."""
 _OPEN_TRIES: Final = 8
 """How often another file's descriptor is given up for one that could not be had: others may be faster."""
 
@@ -212,6 +214,8 @@ class OsDisk:
         if max_open_files is None or max_open_files > allowed // 2:
             max_open_files = allowed // 2
         self.max_open_files = max(8, max_open_files)
+        self.spare_descriptors = max(8, allowed - self.max_open_files - _SHORT_USES)
+        """How many connections the process may hold without taking a file's place."""
         self.devices_without_nowait: set[int] = set()
         self._open_files: OrderedDict[OsFile, None] = OrderedDict()
         self._lock = threading.Lock()
