@@ -7,12 +7,14 @@ from uuid import UUID
 
 import pytest
 
+from millstream.errors import InvalidRequest
 from millstream.protocol.messages import (
     AddPartitionsToTxnRequest,
     AlterConfigsRequest,
     ConsumerGroupDescribeRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
+    DeleteTopicsRequest,
     DescribeConfigsRequest,
     DescribeGroupsRequest,
     DescribeProducersRequest,
@@ -61,6 +63,22 @@ def test_metadata_by_id(wire: Wire, topics: dict[str, UUID]) -> None:
     ]
     answer = wire.ask(MetadataRequest(topics=wanted), 12)
     assert [topic.name for topic in answer.topics] == list(topics)
+
+
+@pytest.mark.parametrize("version", [5, 6])
+def test_deletions(wire: Wire, topics: dict[str, UUID], version: int) -> None:
+    """What is named twice is kept: the client may have meant another one."""
+    first, second = topics
+    named = DeleteTopicsRequest.DeleteTopicState
+    names = [first, second, first]
+    states = [named(name=name, topic_id=UUID(int=0)) for name in names]
+    asked = {"topic_names": names} if version < 6 else {"topics": states}
+    answer = wire.ask(DeleteTopicsRequest(timeout_ms=10_000, **asked), version)
+    assert sorted((each.name, each.error_code) for each in answer.responses) == sorted(
+        [(first, InvalidRequest.code), (second, 0)]
+    )
+    left = wire.ask(MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=first)]), 12)
+    assert left.topics[0].topic_id == topics[first]
 
 
 def test_descriptions_of_configs(wire: Wire, topics: dict[str, UUID]) -> None:

@@ -138,6 +138,7 @@ def test_a_folder_that_cannot_be_made_beside_one_that_can(tmp_path: Path, millst
         (["--listen", "192.0.2.1:9092"], 1, "not an address of this machine"),
         (["--listen", "no-such-host.invalid:9092"], 1, "a name that nobody knows"),
         (["--data", "/dev/null/data"], 1, "--data"),
+        (["--data", "/proc/data"], 1, "--data"),
     ],
 )
 def test_what_cannot_be_served(tmp_path: Path, words: list[str], code: int, reason: str) -> None:

@@ -92,6 +92,9 @@ def test_errors_are_json_too(millstream: CommandLine, new_name: Name) -> None:
     assert result.code == 1
     assert result.out == b""
     assert json.loads(result.err)["error"] == "NoSuchTopic"
+    misused = millstream.run("topic", "list", "--timeout", "soon", "--json")
+    assert (misused.code, misused.out) == (2, b"")
+    assert "--timeout" in json.loads(misused.err)["message"]
 
 
 def test_alter(millstream: CommandLine, new_name: Name) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer
 
+from millstream import Admin
 from millstream.errors import MillstreamError, TopicAlreadyExists
 from millstream.testing import Broker
 
@@ -102,6 +103,19 @@ def test_errors_of_the_start_reach_the_caller(tmp_path: Path) -> None:
     ):
         pytest.fail("two brokers share a port")
     assert set(threading.enumerate()) <= before
+
+
+def test_settings_are_texts_numbers_and_truths() -> None:
+    config = {"num.partitions": 3, "auto.create.topics.enable": False, "log.cleaner.min.cleanable.ratio": 0.3}
+    with Broker(config) as broker:
+        with Admin(broker.bootstrap) as admin:
+            told = admin.describe_config("broker", "1")
+        assert [told[key].value for key in config] == ["3", "false", "0.3"]
+    with (
+        pytest.raises(MillstreamError, match=r"num\.partitions takes a whole number"),
+        Broker({"num.partitions": "many"}),
+    ):
+        pytest.fail("a word was taken for a number")
 
 
 def test_errors_of_a_topic_reach_the_caller() -> None:

@@ -209,6 +209,8 @@ def _start_failure(error: OSError, config: BrokerConfig) -> str:
         return f"this user may not listen on {addresses}. Choose a port above 1023 with --listen HOST:PORT"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
         return f"cannot write to {error.filename}: {error.strerror}. Choose another folder with --data DIR"
+    if error.errno == errno.ENOENT and error.filename is not None:
+        return f"cannot make {error.filename}: {error.strerror}. Choose another folder with --data DIR"
     if error.errno == errno.ENOSPC:
         folder = error.filename or ", ".join(config.log_dirs)
         return f"the disk of {folder} is full. Make room, or choose another with --data DIR"

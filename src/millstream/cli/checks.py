@@ -160,6 +160,10 @@ def cold_read_check(folder: str) -> Check:
     return Check(name, State.GOOD, "the file system has RWF_NOWAIT")
 
 
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def descriptors_check() -> Check:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     found = f"{soft} files and connections at once"
@@ -232,7 +236,7 @@ def broker_checks(bootstrap: str) -> list[Check]:
             )
             found = "there is none: no topic is made or changed, and no other leader elected"
             checks.append(Check("controller", State.BAD, found, advice))
-        found = f"{len(partitions)} partitions in {len(metadata.topics)} topics"
+        found = f"{_count(len(partitions), 'partition')} in {_count(len(metadata.topics), 'topic')}"
         if leaderless:
             advice = "Start the brokers that hold them."
             checks.append(Check("partitions", State.BAD, f"{found}, {leaderless} without a leader", advice))

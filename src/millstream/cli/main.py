@@ -86,7 +86,10 @@ def run(arguments: list[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return 130
     except click.UsageError as error:
-        error.show()
+        if "--json" in arguments:
+            _failed(error.format_message(), "UsageError", arguments)
+        else:
+            error.show()
         return 2
     except click.ClickException as error:
         return _failed(error.format_message(), type(error).__name__, arguments)

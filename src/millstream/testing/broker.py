@@ -37,13 +37,13 @@ class Broker:
 
     def __init__(
         self,
-        config: Mapping[str, str] | None = None,
+        config: Mapping[str, str | int | float] | None = None,
         *,
         data: str | Path | None = None,
         port: int = 0,
         timeout_seconds: float = 30,
     ) -> None:
-        self.config = {**QUIET_CONFIG, **(config or {})}
+        self.config = {**QUIET_CONFIG, **{key: _text(value) for key, value in (config or {}).items()}}
         self.timeout_seconds = timeout_seconds
         self._given_data = Path(data) if data is not None else None
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
@@ -221,3 +221,8 @@ class Broker:
             await self._stop.wait()
         finally:
             await server.stop()
+
+
+def _text(value: str | float) -> str:
+    """A value as a file of properties has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def millstream_config() -> Mapping[str, str]:
+def millstream_config() -> Mapping[str, str | int | float]:
     """The broker's configuration, by Kafka's key names."""
     return {}
 
 
 @pytest.fixture(scope="session")
-def millstream_broker(millstream_config: Mapping[str, str]) -> Iterator[Broker]:
+def millstream_broker(millstream_config: Mapping[str, str | int | float]) -> Iterator[Broker]:
     """A broker that all tests of the session share; its address is `millstream_broker.bootstrap`."""
     from millstream.testing.broker import Broker
 

@@ -120,6 +120,7 @@ async def delete_topics(ctx: Context, req: DeleteTopicsRequest) -> DeleteTopicsR
         wanted = [(topic.name, topic.topic_id) for topic in req.topics]
     else:
         wanted = [(name, NO_UUID) for name in req.topic_names]
+    asked = Counter(wanted)
 
     async def delete(each: tuple[str | None, UUID]) -> DeleteTopicsResponse.DeletableTopicResult:
         name, topic_id = each
@@ -127,6 +128,8 @@ async def delete_topics(ctx: Context, req: DeleteTopicsRequest) -> DeleteTopicsR
         try:
             if (name is None) == (topic_id == NO_UUID):
                 raise InvalidRequest("a topic is deleted by name or by id, not both")
+            if asked[each] > 1:
+                raise InvalidRequest(f"the topic {name or topic_id} is in the request more than once")
             topic = await ctx.broker.controller.topic(name, topic_id)
             result.name, result.topic_id = topic.name, topic.topic_id
             try:
@@ -140,7 +143,7 @@ async def delete_topics(ctx: Context, req: DeleteTopicsRequest) -> DeleteTopicsR
             result.error_message = error.message
         return result
 
-    return DeleteTopicsResponse(responses=await _in_turns(delete, wanted))
+    return DeleteTopicsResponse(responses=await _in_turns(delete, list(asked)))
 
 
 @handles(CreatePartitionsRequest, large_bytes=LONG_LIST_BYTES)
