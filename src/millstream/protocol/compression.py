@@ -112,7 +112,7 @@ def _decompress_into(
         guess = max(_FIRST_TRY_BYTES, 32 * len(data))
     capacity = min(bound, guess)
     while True:
-        buffer = bytearray(capacity)
+        buffer = _room(capacity)
         try:
             size = codec(data, buffer)
         except cramjam.DecompressionError as error:
@@ -123,6 +123,21 @@ def _decompress_into(
                 f"{len(data)} compressed bytes are broken or become more than {bound}: {error}"
             ) from None
         return memoryview(buffer)[:size]
+
+
+def _room(size: int) -> bytearray:
+    """Room for `size` bytes, with anything in it if it is large.
+
+    Filling 64 MB with zeros takes 45 ms, in which no other thread gets to run.
+    """
+    if size < _FIRST_TRY_BYTES:
+        return bytearray(size)
+    import ctypes
+
+    make = ctypes.pythonapi.PyByteArray_FromStringAndSize
+    make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_ssize_t)
+    made: bytearray = make(None, size)
+    return made
 
 
 _DEFLATE_RATIO = 1032
@@ -175,7 +190,7 @@ def _decompress_snappy(data: memoryview, limit_bytes: int) -> memoryview:
         # three bytes copy at most 64
         if total > limit_bytes or total > 22 * len(data) + 64:
             raise Undecompressable(f"{len(data)} bytes of snappy say they become {total}")
-        buffer = memoryview(bytearray(total))
+        buffer = memoryview(_room(total))
         position = 0
         for block, size in zip(blocks, sizes, strict=True):
             cramjam.snappy.decompress_raw_into(block, buffer[position : position + size])
