@@ -50,10 +50,16 @@ class KafkaError(MillstreamError):
         made.__dict__.update(self.__dict__)
         return made
 
-    def bare(self) -> Self:
-        """This one without the frames that it was raised through, to be kept for whoever waits."""
-        self.__cause__ = self.__context__ = None
-        return self.with_traceback(None)
+
+def kept(error: Exception) -> Exception:
+    """An error to be kept for whoever waits: of Kafka's, without the frames that it was raised through.
+
+    Others are mistakes of ours, and their frames are wanted in the log.
+    """
+    if not isinstance(error, KafkaError):
+        return error
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
 
 
 _BY_CODE: dict[int, type[KafkaError]] = {}

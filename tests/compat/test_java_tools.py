@@ -157,6 +157,7 @@ def test_configs_of_topics_and_brokers(bootstrap: str, new_name: Name) -> None:
     on_topic = (CONFIG_COMMAND, "--entity-type", "topics", "--entity-name", topic)
     on_broker = (CONFIG_COMMAND, "--entity-type", "brokers", "--entity-name", broker_id)
     by_default = (CONFIG_COMMAND, "--entity-type", "brokers", "--entity-default")
+    on_loggers = (CONFIG_COMMAND, "--entity-type", "broker-loggers", "--entity-name", broker_id)
     change = "segment.bytes=2000000,cleanup.policy=[compact,delete]"
     in_pairs(
         [
@@ -165,18 +166,21 @@ def test_configs_of_topics_and_brokers(bootstrap: str, new_name: Name) -> None:
             ),
             lambda: tool(bootstrap, *by_default, "--alter", "--add-config", "log.cleaner.backoff.ms=12345"),
             lambda: tool(bootstrap, *on_topic, "--alter", "--add-config", "no.such.key=1", status=1),
+            lambda: tool(bootstrap, *on_loggers, "--alter", "--add-config", "root=ERROR"),
         ]
     )
     try:
-        shown, everything, broker, default = in_pairs(
+        shown, everything, broker, default, loggers = in_pairs(
             [
                 lambda: tool(bootstrap, *on_topic, "--describe"),
                 lambda: tool(bootstrap, *on_topic, "--describe", "--all"),
                 lambda: tool(bootstrap, *on_broker, "--describe", "--all"),
                 lambda: tool(bootstrap, *by_default, "--describe"),
+                lambda: tool(bootstrap, *on_loggers, "--describe"),
             ]
         )
     finally:
+        tool(bootstrap, *on_loggers, "--alter", "--add-config", "root=WARN")
         tool(bootstrap, *by_default, "--alter", "--delete-config", "log.cleaner.backoff.ms")
     assert shown.splitlines() == [
         f"Dynamic configs for topic {topic} are:",
@@ -192,6 +196,7 @@ def test_configs_of_topics_and_brokers(bootstrap: str, new_name: Name) -> None:
         "log.cleaner.backoff.ms=12345, DEFAULT_CONFIG:log.cleaner.backoff.ms=15000}" in broker
     )
     assert "  log.cleaner.backoff.ms=12345 " in default
+    assert "  root=ERROR sensitive=false synonyms={}" in loggers
 
 
 def test_offsets_records_and_folders(bootstrap: str, new_name: Name, tmp_path: Path) -> None:

@@ -56,8 +56,13 @@ from millstream.client.unclosed import MustClose
 from millstream.errors import KafkaError
 from millstream.model import TopicPartition
 
-Kind: TypeAlias = Literal["topic", "broker", "group"]
-KINDS = {"topic": Resource.TOPIC, "broker": Resource.BROKER, "group": Resource.GROUP}
+Kind: TypeAlias = Literal["topic", "broker", "logger", "group"]
+KINDS = {
+    "topic": Resource.TOPIC,
+    "broker": Resource.BROKER,
+    "logger": Resource.BROKER_LOGGER,
+    "group": Resource.GROUP,
+}
 
 
 class AsyncAdmin(MustClose):
@@ -200,7 +205,10 @@ class AsyncAdmin(MustClose):
     async def describe_config(
         self, kind: Kind, name: str, *, keys: Sequence[str] | None = None, timeout: float | None = None
     ) -> dict[str, Config]:
-        """The configuration of a topic, a broker (by its number) or a group, by key."""
+        """The configuration of a topic, a broker (by its number) or a group, by key.
+
+        That of `logger` is what a broker (by its number) logs: a level for each logger.
+        """
         found = await describe_configs(self._cluster, KINDS[kind], name, self._deadline(timeout), keys=keys)
         return {config.name: config for config in found}
 

@@ -22,6 +22,7 @@ class Resource(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
     GROUP = 32
 
 
@@ -179,4 +180,4 @@ async def alter_configs(
 
 def _owner(resource: Resource, name: str) -> int | None:
     """A broker's configuration is asked of that broker; a topic's of any."""
-    return int(name) if resource is Resource.BROKER and name else None
+    return int(name) if resource in (Resource.BROKER, Resource.BROKER_LOGGER) and name else None

@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from functools import partial
 
 from millstream.clock import Clock
-from millstream.errors import KafkaError, MessageTooLarge
+from millstream.errors import MessageTooLarge, kept
 from millstream.model import TopicPartition
 from millstream.protocol.types import Buffer
 from millstream.protocol.validation import Checked, ProduceRules, check_produced
@@ -70,7 +70,7 @@ class AppendQueue:
                 appended = self._write(entry.check.result(), entry.produce_version, entry.transactional_id)
             except Exception as error:
                 if not entry.appended.done():  # with its frames it would keep what the batch unfolded to
-                    entry.appended.set_exception(error.bare() if isinstance(error, KafkaError) else error)
+                    entry.appended.set_exception(kept(error))
                 continue
             if isinstance(appended, asyncio.Future):
                 appended.add_done_callback(partial(_pass_on, entry.appended))

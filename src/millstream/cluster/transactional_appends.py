@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Protocol, runtime_checkable
 
-from millstream.errors import CoordinatorNotAvailable, InvalidRecord, KafkaError, OutOfOrderSequenceNumber
+from millstream.errors import CoordinatorNotAvailable, InvalidRecord, OutOfOrderSequenceNumber, kept
 from millstream.model import TopicPartition
 from millstream.protocol.batch import BatchHeader
 from millstream.storage.log import Appended, Log
@@ -146,9 +146,7 @@ class TransactionalAppends:
                         line[0].appended.set_result(appended)
                 except Exception as error:
                     if not line[0].appended.done():
-                        line[0].appended.set_exception(
-                            error.bare() if isinstance(error, KafkaError) else error
-                        )
+                        line[0].appended.set_exception(kept(error))
                 admitted = None
                 line.popleft()
         finally:

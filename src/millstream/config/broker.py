@@ -31,6 +31,7 @@ class Source(IntEnum):
     DYNAMIC_DEFAULT = 3
     STATIC = 4
     DEFAULT = 5
+    BROKER_LOGGER = 6
     GROUP = 8
 
 

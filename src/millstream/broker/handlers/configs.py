@@ -1,4 +1,4 @@
-"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, for topics, brokers and groups."""
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, for topics, brokers, groups and log levels."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from millstream.broker.log_levels import alter_log_levels, log_levels
 from millstream.broker.router import LONG_LIST_BYTES, Context, handles
 from millstream.config.alter import AlterOp, altered
 from millstream.config.broker_keys import BROKER_KEYS
@@ -29,6 +30,7 @@ ConfigEntry = DescribeConfigsResponse.DescribeConfigsResourceResult
 
 TOPIC = 2
 BROKER = 4
+BROKER_LOGGER = 8
 GROUP = 32
 
 Change = Callable[[Mapping[str, str], Mapping[str, ConfigKey]], Mapping[str, str]]
@@ -107,8 +109,12 @@ def _configs(ctx: Context, resource_type: int, name: str) -> Iterable[Described]
         _broker_name(ctx, name)
         described = describe_broker(broker.config, is_default=name == "")
         return [_as_advertised(ctx, config) for config in described]
+    if resource_type == BROKER_LOGGER:
+        _check_logging_broker(ctx, name)
+        return log_levels()
     raise InvalidRequest(
-        f"resources of type {resource_type} have no configs here; topics (2), brokers (4) and groups (32) do"
+        f"resources of type {resource_type} have no configs here; topics (2), brokers (4), "
+        "loggers of a broker (8) and groups (32) do"
     )
 
 
@@ -126,6 +132,13 @@ def _broker_name(ctx: Context, name: str) -> str:
     if name != str(ctx.broker.config.node_id) and not ctx.is_internal:
         raise InvalidRequest(f"this is broker {ctx.broker.config.node_id}; ask broker {name} itself")
     return name
+
+
+def _check_logging_broker(ctx: Context, name: str) -> None:
+    if name != str(ctx.broker.config.node_id):
+        raise InvalidRequest(
+            f"this is broker {ctx.broker.config.node_id}; ask broker {name!r} for its loggers"
+        )
 
 
 Alterations = (
@@ -180,13 +193,52 @@ def _described(config: Described, with_synonyms: bool, with_documentation: bool)
 async def incremental_alter_configs(
     ctx: Context, req: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
-    """v1 flexible. Set, delete, append and subtract, all of a resource or none (KIP-339)."""
+    """v1 flexible. Set, delete, append and subtract, all of a resource or none (KIP-339).
+
+    Levels of loggers are this broker's own affair; the controller hears of the rest only.
+    """
 
     def change(resource: IncrementalAlterConfigsRequest.AlterConfigsResource) -> Change:
-        ops = [AlterOp(config.name, config.config_operation, config.value) for config in resource.configs]
+        ops = _ops(resource)
         return lambda texts, keys: altered(texts, ops, keys, ctx.broker.config)
 
-    return await _answer(ctx, req, IncrementalAlterConfigsResponse, change)
+    of_loggers = [each for each in req.resources if each.resource_type == BROKER_LOGGER]
+    if not of_loggers:
+        return await _answer(ctx, req, IncrementalAlterConfigsResponse, change)
+    told = _alter_loggers(ctx, of_loggers, req.validate_only)
+    req.resources = [each for each in req.resources if each.resource_type != BROKER_LOGGER]
+    if not req.resources:
+        return IncrementalAlterConfigsResponse(responses=told)
+    answer = await _answer(ctx, req, IncrementalAlterConfigsResponse, change)
+    answer.responses.extend(told)
+    return answer
+
+
+def _ops(resource: IncrementalAlterConfigsRequest.AlterConfigsResource) -> list[AlterOp]:
+    return [AlterOp(config.name, config.config_operation, config.value) for config in resource.configs]
+
+
+def _alter_loggers(
+    ctx: Context,
+    resources: Sequence[IncrementalAlterConfigsRequest.AlterConfigsResource],
+    validate_only: bool,
+) -> list[IncrementalAlterConfigsResponse.AlterConfigsResourceResponse]:
+    told = []
+    asked = _asked(resources)
+    for resource in resources:
+        kind, name = resource.resource_type, resource.resource_name
+        result = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
+            error_code=0, error_message="", resource_type=kind, resource_name=name
+        )
+        told.append(result)
+        try:
+            _check_once(asked, kind, name)
+            _check_logging_broker(ctx, name)
+            alter_log_levels(_ops(resource), validate_only=validate_only)
+        except KafkaError as error:
+            result.error_code = error.code
+            result.error_message = error.message
+    return told
 
 
 @handles(AlterConfigsRequest, large_bytes=LONG_LIST_BYTES)
@@ -258,5 +310,6 @@ async def _alter(ctx: Context, resource_type: int, name: str, change: Change, va
         )
     else:
         raise InvalidRequest(
-            f"resources of type {resource_type} cannot be altered; topics (2), brokers (4), groups (32) can"
+            f"resources of type {resource_type} cannot be altered so; topics (2), brokers (4) and groups "
+            "(32) can, and with IncrementalAlterConfigs the loggers of a broker (8)"
         )

@@ -302,6 +302,8 @@ class _Fetch:
         try:
             if turn is not None:
                 await turn.take()
+            if self._answer.done():  # the client has left
+                return
             response = self._response(await self._read_slowly())
         except Exception as error:
             if not self._answer.done():
