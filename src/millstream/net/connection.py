@@ -91,8 +91,8 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = ""
         self.is_local = False
         """Whether the other end is on this machine."""
-        self.fetched_last: object = None
-        """The partition after which a fetch goes on, if the answer to the last one was cut short."""
+        self.fetch_turns: object = None
+        """Which partitions the fetches of this connection were served, once an answer was cut short."""
         self._is_active = True
         self._unsent_seen = 0
 

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Iterable
 
 from millstream.broker.fetch_session import FetchPosition, FetchSession, PartitionKey
+from millstream.broker.fetch_turns import FetchTurns
 from millstream.broker.new_leaders import WRONG_BROKER, NewLeaders
 from millstream.broker.router import Context, handles
 from millstream.cluster.partition import Partition
 from millstream.cluster.waiters import ByteWaiter
 from millstream.errors import ClusterAuthorizationFailed, KafkaError, OffsetOutOfRange
-from millstream.net.connection import Connection
 from millstream.pauses import Pauses
 from millstream.protocol.messages import FetchRequest, FetchResponse
 from millstream.storage.reading import Slice
@@ -30,6 +30,13 @@ RACKS_SINCE = 11
 
 MAX_LARGE_WAITING = 16
 """How many large requests may wait for records at a time; another one is answered with what there is."""
+MAX_LARGE_WAIT_S = 30.0
+"""How long each of them may keep its place."""
+SURPLUS_THROTTLE_MS = 100
+"""How long those beyond should pause before they ask again."""
+
+FEW_PARTITIONS = 64
+"""Short answers are for as many; with more they are longer, as every one looks at all partitions."""
 
 MANY_PARTITIONS = 5000
 """A fetch of more than these, which takes tens of milliseconds, gives others their turns meanwhile."""
@@ -52,18 +59,7 @@ def fetch(ctx: Context, req: FetchRequest) -> FetchResponse | Awaitable[FetchRes
             raise ClusterAuthorizationFailed("replicas fetch on the brokers' own listener")
         return sessions.fetch(req)
     session, is_incremental, positions = ctx.broker.fetch_sessions.begin(req, ctx.version)
-    return _Fetch(ctx, req, session, is_incremental, _in_turns(ctx.connection, session, positions)).begin()
-
-
-def _in_turns(
-    connection: Connection, session: FetchSession | None, positions: dict[PartitionKey, FetchPosition]
-) -> list[FetchPosition]:
-    """After an answer that was cut short what comes next is first; sessions have an order of their own."""
-    wanted = list(positions.values())
-    if connection.fetched_last is None or session is not None or connection.fetched_last not in positions:
-        return wanted
-    start = list(positions).index(connection.fetched_last) + 1
-    return wanted[start:] + wanted[:start]
+    return _Fetch(ctx, req, session, is_incremental, positions).begin()
 
 
 class _Found:
@@ -97,20 +93,28 @@ class _Fetch:
         req: FetchRequest,
         session: FetchSession | None,
         is_incremental: bool,
-        positions: list[FetchPosition],
+        positions: dict[PartitionKey, FetchPosition],
     ) -> None:
         self._ctx = ctx
         self._broker = ctx.broker
         self._version = ctx.version
         self._session = session
         self._is_incremental = is_incremental
-        self._positions = positions
+        self._asked = list(positions.values())
+        self._positions = self._asked
+        """In the order in which they are read."""
+        turns = ctx.connection.fetch_turns
+        if isinstance(turns, FetchTurns) and not is_incremental:  # sessions have an order of their own
+            self._positions = turns.ordered(positions)
         self._max_bytes = req.max_bytes
         self._min_bytes = min(req.min_bytes, req.max_bytes)
         self._full_bytes = req.max_bytes
         if ctx.connection.is_local:
-            self._full_bytes = max(self._min_bytes, ctx.broker.local_fetch_bytes)
+            short_bytes = ctx.broker.local_fetch_bytes * max(FEW_PARTITIONS, len(positions)) // FEW_PARTITIONS
+            self._full_bytes = max(self._min_bytes, short_bytes)
         self._max_wait_seconds = max(req.max_wait_ms, 0) / 1000
+        if ctx.turn is not None:
+            self._max_wait_seconds = min(self._max_wait_seconds, MAX_LARGE_WAIT_S)
         self._is_committed_only = req.isolation_level == READ_COMMITTED
         self._rack = ""
         self._find = ctx.broker.replicas.leader
@@ -125,14 +129,18 @@ class _Fetch:
             found = self._read()
         except BlockingIOError:
             return self._begin_slowly()
-        if self._is_enough(found) or not self._may_park:
+        if self._is_enough(found):
             return self._response(found)
+        if not self._may_park:
+            return self._surplus(found)
         return self._park(found)
 
     async def _begin_slowly(self) -> FetchResponse:
         found = await self._read_slowly()
-        if self._is_enough(found) or not self._may_park:
+        if self._is_enough(found):
             return self._response(found)
+        if not self._may_park:
+            return self._surplus(found)
         parked = self._park(found)
         del found  # with its records, which nobody counts while it waits
         return await parked
@@ -184,7 +192,7 @@ class _Fetch:
 
     def _read_one(self, found: _Found, position: FetchPosition, budget: int, nowait: bool) -> PartitionData:
         """What one partition answers; its errors are values."""
-        data = PartitionData(partition_index=position.index, high_watermark=-1)
+        data = PartitionData(partition_index=position.index, high_watermark=-1, records=b"")
         try:
             partition = self._partition(position)
             log = partition.log
@@ -323,7 +331,7 @@ class _Fetch:
                 partition.counters.bytes_out.value += len(data.records)
                 partition.counters.records_out.value += count
         session = self._session
-        self._ctx.connection.fetched_last = self._last_served(found) if found.is_cut else None
+        self._take_turns(found)
         response = FetchResponse(
             session_id=session.session_id if session else 0,
             responses=list(_by_topic(self._told(found))),
@@ -332,11 +340,29 @@ class _Fetch:
             self._tell_leaders(found, response)
         return response
 
-    def _last_served(self, found: _Found) -> PartitionKey | None:
-        served = [position for position, data in found.answers if data.records]
-        if not served:
-            return None
-        return served[-1].topic_id if self._version >= IDS_SINCE else served[-1].topic, served[-1].index
+    def _surplus(self, found: _Found) -> FetchResponse:
+        response = self._response(found)
+        response.throttle_time_ms = min(SURPLUS_THROTTLE_MS, int(self._max_wait_seconds * 1000))
+        return response
+
+    def _take_turns(self, found: _Found) -> None:
+        """Remember who was served, where others had to wait; tell it all in the order of the request."""
+        connection = self._ctx.connection
+        turns = connection.fetch_turns
+        if found.is_cut:
+            if not isinstance(turns, FetchTurns):
+                turns = connection.fetch_turns = FetchTurns()
+            by_id = self._version >= IDS_SINCE
+            turns.cut(
+                (position.topic_id if by_id else position.topic, position.index)
+                for position, data in found.answers
+                if data.records
+            )
+        elif isinstance(turns, FetchTurns):
+            turns.whole()
+        if self._positions is not self._asked:
+            places = {id(position): place for place, position in enumerate(self._asked)}
+            found.answers.sort(key=lambda answer: places[id(answer[0])])
 
     def _tell_leaders(self, found: _Found, response: FetchResponse) -> None:
         leaders = NewLeaders(self._ctx)
