@@ -79,6 +79,11 @@ class Brokers:
         named = {key.replace("_", "."): value for key, value in configs.items()}
         await self.controller.controller.create_topic(NewTopic(name, partitions, replicas, {}, named))
 
+    async def place(self, name: str, assignment: dict[int, list[int]], configs: dict[str, str]) -> None:
+        """Create a topic whose replicas are where they are said to be."""
+        topic = NewTopic(name, assignment=assignment, configs=configs)
+        await self.controller.controller.create_topic(topic)
+
     def leader_of(self, name: str, index: int = 0) -> int:
         state = self.controller.metadata.topic(name).partitions[index]
         return state.leader

@@ -10,7 +10,9 @@ from millstream.cluster.holder import Holder
 from millstream.cluster.leadership import REFUSED_PAUSE_S, Follower, Leadership
 from millstream.cluster.metadata import BrokerNode, PartitionState
 from millstream.config.log import LogConfig
-from millstream.errors import NotLeaderOrFollower, StaleBrokerEpoch
+from millstream.controller.elections import Rules
+from millstream.controller.isr import Member, Proposal, altered
+from millstream.errors import IneligibleReplica, NotLeaderOrFollower, StaleBrokerEpoch
 from tests.storage.logs import World, append, batch
 
 
@@ -85,6 +87,24 @@ def test_what_a_broker_had_in_an_earlier_life_does_not_count(tmp_path: Path) -> 
         case.follower(3, 30)
     assert case.fetch(3, 9)
     assert case.leadership.proposal() == [(1, -1), (3, 31)]
+
+
+def test_a_proposal_names_the_life_in_which_a_follower_was_fit(tmp_path: Path) -> None:
+    """However often it is sent: one that begins again meanwhile may have lost everything."""
+    case = Case(tmp_path, [1, 2])
+    assert case.fetch(3, 10)
+    case.alive[3] = 31
+    assert not case.fetch(3, 0)
+    assert case.leadership.proposal() == [(1, -1), (2, -1), (3, 30)]
+    proposal = Proposal(1, 4, 7, [Member(*each) for each in case.leadership.proposal()])
+    state = PartitionState([1, 2, 3], [1, 2], 1, 4, 7)
+    with pytest.raises(IneligibleReplica):
+        altered(state, proposal, {1: 10, 2: 20, 3: 31}, frozenset(), Rules(2))
+    case.leadership.refused()
+    case.pass_time(REFUSED_PAUSE_S)
+    assert not case.fetch(3, 7)
+    assert case.fetch(3, 10)
+    assert case.leadership.proposal() == [(1, -1), (2, -1), (3, 31)]
 
 
 def test_strangers_are_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,11 +58,30 @@ def test_a_replica_that_is_not_in_sync_is_copied_at_the_rate(tmp_path: Path, sid
         took_s = asyncio.get_running_loop().time() - started
         assert 0.9 < took_s < 6
 
-    rates = {"leader": NO_LIMIT, "follower": NO_LIMIT, side: str(RATE)}
-    run(
-        test,
-        tmp_path,
-        replica_fetch_max_bytes="100000",
-        leader_replication_throttled_rate=rates["leader"],
-        follower_replication_throttled_rate=rates["follower"],
-    )
+    run(test, tmp_path, replica_fetch_max_bytes="100000", **rates(side, RATE))
+
+
+@pytest.mark.parametrize("side", ["leader", "follower"])
+def test_what_one_fetch_brings_is_held_back_for_as_long_as_it_takes(tmp_path: Path, side: str) -> None:
+    """Also where that is longer than a partition is held back at a time."""
+
+    async def test(nodes: Nodes) -> None:
+        nodes.topic.overrides = {f"{side}.replication.throttled.replicas": "*"}
+        await nodes.create()
+        await nodes.stop(3)
+        nodes.elect(1, [1, 2])
+        await nodes.tell()
+        for _ in range(6):
+            await nodes[1].send(bytes(100_000))
+        await nodes.start(3)
+        started = asyncio.get_running_loop().time()
+        await nodes.tell(3, is_new=False)
+        await until(lambda: nodes[3].partition().log.end_offset == 6)
+        assert asyncio.get_running_loop().time() - started > 2.5  # 300,000 bytes are owed after the first
+
+    run(test, tmp_path, replica_fetch_max_bytes="310000", **rates(side, 100_000))
+
+
+def rates(side: str, rate: int) -> dict[str, Any]:
+    found = {"leader": NO_LIMIT, "follower": NO_LIMIT, side: str(rate)}
+    return {f"{each}_replication_throttled_rate": text for each, text in found.items()}

@@ -226,6 +226,21 @@ def test_an_unclean_stop_begins_a_new_epoch_even_for_the_only_replica() -> None:
     assert (follower.leader, follower.leader_epoch, follower.isr) == (1, 5, [1])
 
 
+@pytest.mark.parametrize("rule", [Rules(), Rules(2), Rules(allows_unclean=True)])
+def test_the_last_in_sync_leads_until_it_is_gone(rule: Rules) -> None:
+    """It is about to stop, and others come and go while one copies from it."""
+    state = PartitionState([1, 2, 3], [1], 1, 5)
+    assert after_changes(state, {1, 2}, {2}, rule, stopping={1}) == state
+    forced = replace(state, eligible=[3])
+    after = after_changes(forced, {1, 2, 3}, {2, 3}, rule, unclean={3}, stopping={1})
+    assert (after.leader, after.leader_epoch, after.isr, after.eligible) == (1, 6, [1], [])
+    both = replace(state, isr=[1, 2])
+    assert after_changes(both, {1, 2}, {2}, rule, stopping={1}).leader == 2
+    assert after_changes(state, {2}, {2}, rule).leader == (2 if rule.allows_unclean else -1)
+    with pytest.raises(ElectionNotNeeded):
+        uncleanly(state, {2}, rule, stopping={1})
+
+
 @given(states(), st.sampled_from(BROKERS), brokers, rules)
 def test_a_broker_that_steps_down_leads_only_what_no_other_in_sync_could(
     state: PartitionState, broker: int, candidates: frozenset[int], rule: Rules

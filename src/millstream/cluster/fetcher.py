@@ -173,6 +173,8 @@ class Fetcher:
         config, now = self._config, self._clock.monotonic()
         wait_s = config["replica.fetch.wait.max.ms"] / 1000
         for key, following in list(self._paused.items()):
+            if following.not_before <= now:  # more may be owed than it was held for
+                following.not_before = max(following.not_before, now + self._held_s(following))
             if following.not_before <= now:
                 del self._paused[key]
                 self._forgotten.pop(key, None)
@@ -272,22 +274,24 @@ class Fetcher:
                 self._counters.bytes_in.value += len(data.records)
             elif data.diverging_epoch is not None:
                 self._counters.truncations.value += 1
-            partition = following.partition
-            if partition.is_throttled_follower and self._peers.broker_id not in partition.state.isr:
+            if self._is_throttled(following):
                 self._throttle.spend(len(data.records or b""))
-                self._hold_back(following)
+                if (wait_s := self._held_s(following)) > 0:
+                    following.not_before = self._clock.monotonic() + wait_s
+                    self._set_aside(following)
         except KafkaError as error:
             self._fail(following, error)
         except Exception:
             log.exception("copying %s", following.partition.name)
             self._fail(following, KafkaStorageError("what was fetched could not be taken"))
 
-    def _hold_back(self, following: Following) -> None:
-        """Ask for no more of a partition until the rate allows it."""
-        wait_s = self._throttle.wait_s()
-        if wait_s > 0:
-            following.not_before = self._clock.monotonic() + min(wait_s, MAX_HELD_S)
-            self._set_aside(following)
+    def _is_throttled(self, following: Following) -> bool:
+        partition = following.partition
+        return partition.is_throttled_follower and self._peers.broker_id not in partition.state.isr
+
+    def _held_s(self, following: Following) -> float:
+        """For how long no more of a partition is asked for, by the rate."""
+        return min(self._throttle.wait_s(), MAX_HELD_S) if self._is_throttled(following) else 0.0
 
     def _fail(self, following: Following, error: KafkaError) -> None:
         following.failed(error, self._clock.monotonic(), self._max_pause_s)

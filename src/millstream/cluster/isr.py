@@ -24,8 +24,6 @@ from millstream.errors import (
     KafkaError,
     NewLeaderElected,
     OperationNotAttempted,
-    UnknownTopicId,
-    UnknownTopicOrPartition,
     error_for,
 )
 from millstream.protocol.messages import AlterPartitionRequest, AlterPartitionResponse
@@ -42,14 +40,11 @@ MAX_PAUSE_S = 0.5
 REFUSALS = (IneligibleReplica.code, OperationNotAttempted.code, InvalidRequest.code)
 """Answers after which nothing has been, or will be, written."""
 
-OVERTAKEN = (
-    InvalidUpdateVersion.code,
-    FencedLeaderEpoch.code,
-    NewLeaderElected.code,
-    UnknownTopicId.code,
-    UnknownTopicOrPartition.code,
-)
-"""Answers that say that something else is written down than this leader believes: it will be told."""
+OVERTAKEN = (InvalidUpdateVersion.code, FencedLeaderEpoch.code, NewLeaderElected.code)
+"""Answers that say that something else is written down than this leader believes: it will be told.
+
+That a topic is not known says less: the controller may be unable to read it for a while.
+"""
 
 Proposal = tuple["Partition", int, int]
 """A partition, and the leader and partition epoch in which its leader proposed."""

@@ -105,6 +105,8 @@ class Leadership:
         self.version = state.version
         self.proposed: list[int] | None = None
         """The ISR that the controller was asked for and has not answered yet."""
+        self._proposed_epochs: list[int] = []
+        """The broker epoch in which each of them was fit, -1 for one that is not known."""
         self._no_proposal_before = LONG_AGO
         self._joining: set[int] = set()
         self.followers: dict[int, Follower] = {}
@@ -256,16 +258,22 @@ class Leadership:
         if self._holder.broker_id not in isr:
             isr = [self._holder.broker_id, *isr]
         self.proposed = isr
+        self._proposed_epochs = [
+            self.followers[one].broker_epoch if one in self.followers else -1 for one in isr
+        ]
         self.recount()
 
     # What the controller answers
 
     def proposal(self) -> list[tuple[int, int]]:
-        """The proposed ISR with the broker epoch of each, -1 for one that is not known (KIP-903)."""
-        return [
-            (one, self.followers[one].broker_epoch if one in self.followers else -1)
-            for one in self.proposed or ()
-        ]
+        """The proposed ISR with the broker epoch of each (KIP-903), the same as often as it is sent.
+
+        One that has begun again since is not fit in its new epoch. Only the controller can say that it is not
+        let in: it may have been already, and its answer lost.
+        """
+        if self.proposed is None:
+            return []
+        return list(zip(self.proposed, self._proposed_epochs, strict=True))
 
     def accepted(self, isr: Iterable[int], version: int) -> None:
         """The controller wrote the proposal down."""

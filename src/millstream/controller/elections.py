@@ -90,9 +90,11 @@ def elected(
     *,
     is_forced: bool = False,
     ends: Ends = UNTOLD,
+    stopping: AbstractSet[int] = NOBODY,
 ) -> PartitionState:
     """The state with a leader that is a candidate: the one it has, else the first in sync in its list.
 
+    One of those that are `stopping` leads on where no other in sync can: they copy from it until it is gone.
     `is_forced` begins a new leader epoch even if the same broker is to lead on. Where all are doubted, nobody
     leads before they are all there and have told their `ends`, but for those whose log dirs failed, if there
     are min.insync.replicas without them. An unclean election asks those that are there.
@@ -102,6 +104,8 @@ def elected(
     chosen = _first(state, candidates, state.isr)
     if chosen != NO_LEADER:
         return led_by(state, chosen)
+    if state.leader in stopping and state.leader in state.isr:
+        return led_by(state, state.leader) if is_forced else state
     chosen = _first(state, candidates, state.eligible)
     told = {each: end for each, end in ends.items() if end and each in state.doubted and each in candidates}
     if not state.isr and not state.eligible and _are_enough(state, told, ends, rules):
@@ -132,10 +136,12 @@ def after_changes(
     unclean: AbstractSet[int] = NOBODY,
     restarted: AbstractSet[int] = NOBODY,
     ends: Ends = UNTOLD,
+    stopping: AbstractSet[int] = NOBODY,
 ) -> PartitionState:
     """The state after brokers came and went.
 
-    `live` are the brokers that are there, `candidates` those of them that may lead. `unclean` are those
+    `live` are the brokers that are there, `candidates` those of them that may lead, `stopping` those that
+    may lead on where nobody else can. `unclean` are those
     that came back from a stop that was not clean, `restarted` those that came back from one that was,
     before anybody noticed that they had gone.
     """
@@ -148,7 +154,7 @@ def after_changes(
     if is_forced and state.leader not in unclean and state.leader in state.isr and state.leader in candidates:
         return led_by(state, state.leader)
     is_forced = is_forced and state.leader != NO_LEADER
-    return elected(state, candidates, rules, is_forced=is_forced, ends=ends)
+    return elected(state, candidates, rules, is_forced=is_forced, ends=ends, stopping=stopping)
 
 
 def stepping_down(
@@ -196,10 +202,15 @@ def preferred(state: PartitionState, candidates: AbstractSet[int]) -> PartitionS
 
 
 def uncleanly(
-    state: PartitionState, candidates: AbstractSet[int], rules: Rules, *, ends: Ends = UNTOLD
+    state: PartitionState,
+    candidates: AbstractSet[int],
+    rules: Rules,
+    *,
+    ends: Ends = UNTOLD,
+    stopping: AbstractSet[int] = NOBODY,
 ) -> PartitionState:
     """The state with any live replica as its leader where it has none, or why that cannot be."""
-    if state.leader != NO_LEADER and state.leader in candidates:
+    if state.leader in candidates or (state.leader in stopping and state.leader in state.isr):
         raise ElectionNotNeeded
     found = elected(state, candidates, replace(rules, allows_unclean=True), ends=ends)
     if found.leader == NO_LEADER:

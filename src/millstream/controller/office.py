@@ -34,6 +34,7 @@ class Office:
         self._broker_id = broker_id
         self._clock = clock
         self._epoch_version = 0
+        self._losses = 0
         self.epoch = 0
         self.is_held = False
         """Whether this broker holds it."""
@@ -48,7 +49,7 @@ class Office:
         if self.is_held:
             return True
         registry = self._registry
-        session = registry.session_id
+        session, losses = registry.session_id, self._losses
         me = {
             "version": 2,
             "brokerid": self._broker_id,
@@ -71,7 +72,7 @@ class Office:
             versions = await registry.multi(steps)
         except (NodeExists, NoNode, BadVersion):
             return False  # another broker was faster
-        if registry.session_id != session:
+        if registry.session_id != session or self._losses != losses:
             return False
         self._epoch_version, self.epoch, self.is_held = versions[-1], epoch, True
         return True
@@ -91,8 +92,9 @@ class Office:
             await self.write([Delete(tree.CONTROLLER)])
 
     def leave(self) -> None:
-        """Hold the office no more: the session that held it is lost."""
+        """Hold the office no more: the session that held it, or is about to take it, is lost."""
         self.is_held = False
+        self._losses += 1
 
     async def write(self, operations: Sequence[Operation]) -> list[int]:
         """All or nothing, if this is still the controller; answers the nodes' versions."""

@@ -97,6 +97,7 @@ class PartitionChanges:
                     unclean=unclean,
                     restarted=restarted,
                     ends=picture.ends_for(topic, index),
+                    stopping=picture.stopping_for(topic, index),
                 )
             ),
             seen,
@@ -138,7 +139,14 @@ class PartitionChanges:
         picture = self._picture
         fit = self._picture.candidates_for(topic, index, picture.candidates)
         live = picture.brokers.keys() - picture.failed_for(topic, index)
-        return after_changes(state, live, fit, picture.rules(topic), ends=picture.ends_for(topic, index))
+        return after_changes(
+            state,
+            live,
+            fit,
+            picture.rules(topic),
+            ends=picture.ends_for(topic, index),
+            stopping=picture.stopping_for(topic, index),
+        )
 
     def is_news_of_ends(self, broker_id: int, told: Mapping[Replica, ToldEnd]) -> bool:
         """Whether something is to be done: another may have come since the same was last said."""
@@ -228,7 +236,8 @@ class PartitionChanges:
                 rules = picture.rules(topic)
                 if is_unclean:
                     ends = picture.ends_for(topic, place.partition)
-                    state = uncleanly(state, fit, rules, ends=ends)
+                    stopping = picture.stopping_for(topic, place.partition)
+                    state = uncleanly(state, fit, rules, ends=ends, stopping=stopping)
                 else:
                     state = preferred(state, fit)
                 outcomes[place] = None

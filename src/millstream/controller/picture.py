@@ -130,6 +130,10 @@ class Picture:
             return candidates
         return candidates - self.failed_for(topic, index)
 
+    def stopping_for(self, topic: Topic, index: int) -> AbstractSet[int]:
+        """The brokers that are about to stop, and can serve a partition until then."""
+        return self.candidates_for(topic, index, self.stopping.keys())
+
     def failed_for(self, topic: Topic, index: int) -> AbstractSet[int]:
         if not self.failed:
             return NOBODY
