@@ -127,7 +127,11 @@ def test_a_failed_log_dir_is_led_by_others(run: Run) -> None:
     run(test)
 
 
-def test_a_topic_that_allows_it_is_led_by_whoever_is_there(run: Run) -> None:
+def test_a_topic_that_allows_it_is_led_by_whoever_is_there(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each such election is told in the log, and counted."""
+
     async def test(cluster: Cluster) -> None:
         controller = cluster.controller.config.node_id
         leader, behind = (id_ for id_ in cluster.ids if id_ != controller)
@@ -154,6 +158,14 @@ def test_a_topic_that_allows_it_is_led_by_whoever_is_there(run: Run) -> None:
         await cluster.start(leader)
         await cluster.until_in_sync("waits", [leader, behind])
         assert cluster.states("waits")[0].leader == leader
+        told = [each.getMessage() for each in caplog.records if "unclean election" in each.getMessage()]
+        assert [name for name in ("asks", "is-told", "by-hand", "waits") for one in told if name in one] == [
+            "asks",
+            "is-told",
+            "by-hand",
+        ]
+        assert all(f"broker {behind} leads" in one and f"in sync were [{leader}]" in one for one in told)
+        assert office.unclean_elections.value == 3
 
     run(test)
 

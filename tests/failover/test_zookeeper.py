@@ -11,6 +11,7 @@ import pytest
 
 from tests.failover.conftest import MakeCluster
 from tests.failover.load import Reader, Writer, check, read_all
+from tests.failover.test_damage import health
 from tests.zookeeper import ZookeeperEnsemble, command_line
 
 SAFE = {"min.insync.replicas": "2"}
@@ -70,6 +71,8 @@ def test_without_zookeeper_nothing_that_was_acknowledged_is_lost(
         before = len(writer.acknowledged)
         time.sleep(1)
         assert len(writer.acknowledged) == before, "acknowledged without a lease"
+        code, found = health(cluster.bootstrap)
+        assert (code, found["controller"]) == (1, None)
         ensemble.start()
         writer.wait_for(200)
         cluster.wait_until_healthy()

@@ -80,6 +80,12 @@ class BrokerMetrics:
             "1 on the broker that is the controller, 0 on the others.",
             lambda: float(self._broker.controller.is_active),
         )
+        reading(
+            "unclean_elections",
+            "Leaders that this broker elected as the controller although they may lack acknowledged records.",
+            lambda: self._broker.controller.unclean_elections.value,
+            kind="counter",
+        )
         reading("controller_epoch", "The epoch of the controller that this broker follows.", self._epoch)
         reading("log_size_bytes", "Bytes on disk.", self._topic_sizes, "topic")
         reading("fetch_sessions", "Fetch sessions that are open.", lambda: len(self._broker.fetch_sessions))

@@ -232,7 +232,7 @@ class Broker:
             self.transaction_admission.for_batch,
             metadata=self.metadata,
             peers=self.peers,
-            is_lease_held=lambda: self.clock.monotonic() < self.registry.session_deadline(),
+            is_lease_held=self._is_lease_held,
             broker_epoch=lambda: self.broker_epoch,
             threads=self.threads,
         )
@@ -452,6 +452,14 @@ class Broker:
         self.controller.session_lost()
         self.replicas.session_lost()
         self.cluster_state.begin_anew()
+
+    @property
+    def controller_id(self) -> int:
+        """The controller that clients are told of; -1 while the registry is out of reach: nobody can decide."""
+        return self.metadata.controller_id if self._is_lease_held() else -1
+
+    def _is_lease_held(self) -> bool:
+        return self.clock.monotonic() < self.registry.session_deadline()
 
     @property
     def broker_epoch(self) -> int:

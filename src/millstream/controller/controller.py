@@ -31,6 +31,7 @@ from millstream.controller.topic_changes import Alteration, OwnReplicas
 from millstream.controller.topics import NewTopic
 from millstream.controller.turns import Turns
 from millstream.errors import KafkaError, NotController, StaleControllerEpoch
+from millstream.metrics import Counter
 from millstream.model import TopicPartition
 from millstream.registry.contract import BadVersion, Registry, RegistryError, SessionLost, Unavailable
 
@@ -58,6 +59,7 @@ class Controller:
         self._office = Office(registry, config.node_id, clock)
         self._candidacy = Candidacy(registry, self._seek)
         self._turns = Turns()
+        self.unclean_elections = Counter()
         self.term = self._new_term()
         self.requests = BrokerRequests(self)
         self._is_ready = False
@@ -75,7 +77,9 @@ class Controller:
         self._cancel_watch: Callable[[], None] = lambda: None
 
     def _new_term(self) -> Term:
-        return Term(self._registry, self._office, self._replicas, self._config, self._random)
+        return Term(
+            self._registry, self._office, self._replicas, self._config, self._random, self.unclean_elections
+        )
 
     @property
     def broker_id(self) -> int:

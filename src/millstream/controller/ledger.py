@@ -7,6 +7,7 @@ one, and a state always belongs to the replicas that the topic's node says.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,7 +17,10 @@ from millstream.controller.feed import Feed
 from millstream.controller.office import Office
 from millstream.controller.picture import Picture
 from millstream.controller.reading import partition_numbers, partition_removals
+from millstream.metrics import Counter
 from millstream.registry.contract import Create, Delete, NodeExists, Operation, Registry, Set
+
+log = logging.getLogger(__name__)
 
 MAX_OPERATIONS = 1000
 """How many nodes one multi changes at most, about: ZooKeeper takes 1 MB."""
@@ -29,13 +33,18 @@ class Decision:
     topic: Topic
     index: int
     state: PartitionState
+    is_unclean: bool = False
+    """Whether the new leader may lack records that were acknowledged."""
 
 
 class Ledger:
     """Writes decisions, one after another."""
 
-    def __init__(self, registry: Registry, office: Office, picture: Picture, feed: Feed) -> None:
+    def __init__(
+        self, registry: Registry, office: Office, picture: Picture, feed: Feed, unclean_elections: Counter
+    ) -> None:
         self._registry = registry
+        self._unclean_elections = unclean_elections
         self._office = office
         self._picture = picture
         self._feed = feed
@@ -72,10 +81,25 @@ class Ledger:
         versions = await self._office.write(operations)
         changed: dict[str, set[int]] = {}
         for each, position in zip(batch, positions, strict=True):
+            if each.is_unclean:
+                self._tell_unclean(each)
             each.topic.partitions[each.index] = replace(each.state, version=versions[position])
             changed.setdefault(each.topic.name, set()).add(each.index)
         if changed:
             self._feed.publish(changed)
+
+    def _tell_unclean(self, decision: Decision) -> None:
+        before, topic = decision.topic.partitions[decision.index], decision.topic.name
+        self._unclean_elections.value += 1
+        log.warning(
+            "unclean election: broker %d leads %s-%d from leader epoch %d on; in sync were %s: what only "
+            "they have is lost",
+            decision.state.leader,
+            topic,
+            decision.index,
+            decision.state.leader_epoch,
+            before.isr or before.doubted,
+        )
 
     def _state_operations(
         self, topic: Topic, index: int, state: PartitionState, version: int

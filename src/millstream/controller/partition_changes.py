@@ -241,7 +241,7 @@ class PartitionChanges:
                 else:
                     state = preferred(state, fit)
                 outcomes[place] = None
-                decisions.append(Decision(topic, place.partition, settled(state, rules)))
+                decisions.append(self._election(topic, place.partition, settled(state, rules)))
             except KafkaError as error:
                 outcomes[place] = error
         await self._ledger.decide(decisions)
@@ -349,4 +349,14 @@ class PartitionChanges:
             if decided.leader != NO_LEADER:
                 decided = settled(decided, self._picture.rules(topic))
             if decided is not state and decided != state:
-                yield Decision(topic, index, decided)
+                yield self._election(topic, index, decided)
+
+    def _election(self, topic: Topic, index: int, state: PartitionState) -> Decision:
+        """The decision, with whether its leader could not have been chosen cleanly."""
+        picture, before = self._picture, topic.partitions[index]
+        if before.version < 0 or state.leader in {NO_LEADER, before.leader, *before.isr, *before.eligible}:
+            return Decision(topic, index, state)
+        rules = replace(picture.rules(topic), allows_unclean=False)
+        fit = picture.candidates_for(topic, index, picture.candidates)
+        cleanly = elected(before, fit, rules, ends=picture.ends_for(topic, index))
+        return Decision(topic, index, state, is_unclean=cleanly.leader != state.leader)

@@ -16,6 +16,7 @@ from millstream.controller.partition_changes import PartitionChanges
 from millstream.controller.picture import Picture
 from millstream.controller.reading import read_broker_configs, read_brokers, read_seen, read_topics
 from millstream.controller.topic_changes import OwnReplicas, TopicChanges
+from millstream.metrics import Counter
 from millstream.registry.contract import Registry
 
 log = logging.getLogger(__name__)
@@ -31,12 +32,14 @@ class Term:
         replicas: OwnReplicas,
         config: BrokerConfig,
         random: Random,
+        unclean_elections: Counter,
     ) -> None:
         self._registry = registry
         self._office = office
         self._replicas = replicas
         self._config = config
         self._random = random
+        self._unclean_elections = unclean_elections
         self.epoch = office.epoch
         self.feed = Feed()
         self._tried: dict[UUID, int] = {}
@@ -45,7 +48,7 @@ class Term:
     def _begin(self) -> None:
         registry, feed = self._registry, self.feed
         picture = self.picture = Picture(self._config)
-        ledger = Ledger(registry, self._office, picture, feed)
+        ledger = Ledger(registry, self._office, picture, feed, self._unclean_elections)
         self.partitions = PartitionChanges(picture, feed, ledger)
         self.hindrances = Hindrances(picture, ledger)
         self.topics = TopicChanges(

@@ -50,7 +50,7 @@ async def metadata(ctx: Context, req: MetadataRequest) -> MetadataResponse:
             for node_id, host, port, rack in _brokers(ctx)
         ],
         cluster_id=broker.metadata.cluster_id,
-        controller_id=broker.metadata.controller_id,
+        controller_id=broker.controller_id,
         topics=[],
         cluster_authorized_operations=(
             ON_THE_CLUSTER if req.include_cluster_authorized_operations else NOT_ASKED_FOR
@@ -199,7 +199,7 @@ def describe_cluster(ctx: Context, req: DescribeClusterRequest) -> DescribeClust
         raise ListenerNotFound
     return DescribeClusterResponse(
         cluster_id=ctx.broker.metadata.cluster_id,
-        controller_id=ctx.broker.metadata.controller_id,
+        controller_id=ctx.broker.controller_id,
         brokers=brokers,
         cluster_authorized_operations=(
             ON_THE_CLUSTER if req.include_cluster_authorized_operations else NOT_ASKED_FOR
