@@ -455,7 +455,7 @@ class Broker:
 
     @property
     def controller_id(self) -> int:
-        """The controller that clients are told of; -1 while the registry is out of reach: nobody can decide."""
+        """The controller that clients are told of; -1 while the registry is out of reach."""
         return self.metadata.controller_id if self._is_lease_held() else -1
 
     def _is_lease_held(self) -> bool:
