@@ -166,6 +166,32 @@ def test_no_answer_in_time_closes_the_connection(run: Any) -> None:
     run(main())
 
 
+def test_each_who_waits_is_given_an_error_of_its_own(run: Any) -> None:
+    """The one that is kept holds none of the frames that an error was raised through."""
+
+    async def script(header: RequestHeader, request: Request) -> Answer:
+        return all_versions() if isinstance(request, ApiVersionsRequest) else None
+
+    async def main() -> None:
+        async with scripted_broker(script) as broker:
+            connection = await opened(broker)
+            waiting = [connection.send(MetadataRequest(topics=[]), 60_000) for _ in range(2)]
+            connection.abort()
+            waiting.append(asyncio.ensure_future(metadata(connection)))
+            failures = await asyncio.gather(*waiting, return_exceptions=True)
+            assert {str(failure) for failure in failures} == {
+                f"the connection to {connection.address} was closed"
+            }
+            assert len({id(failure) for failure in failures}) == 3
+            kept = connection._failure
+            assert kept is not None
+            assert kept not in failures
+            assert kept.__traceback__ is None
+            await connection.close()
+
+    run(main())
+
+
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [

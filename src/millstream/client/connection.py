@@ -202,7 +202,7 @@ class Connection(asyncio.BufferedProtocol):
         for waiting in self._waiting:
             waiting.timer.cancel()
             if not waiting.answer.done():
-                waiting.answer.set_exception(failure)
+                waiting.answer.set_exception(failure.again())
         self._waiting.clear()
 
     # ---------------------------------------------------------------- asyncio.BufferedProtocol

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from millstream.errors import KafkaError
+
 T = TypeVar("T")
 
 
@@ -15,24 +17,24 @@ class Turns:
     def __init__(self) -> None:
         self._queue: asyncio.Queue[tuple[Callable[[], Awaitable[Any]], asyncio.Future[Any]]] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
-        self._refusal: Exception | None = None
+        self._refusal: KafkaError | None = None
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._work())
 
-    async def stop(self, refusal: Exception) -> None:
+    async def stop(self, refusal: KafkaError) -> None:
         """Do nothing more; whoever waits for something, or asks for it later, is given `refusal`."""
         self._refusal = refusal
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         while not self._queue.empty():
-            _refuse(self._queue.get_nowait()[1], refusal)
+            _refuse(self._queue.get_nowait()[1], refusal.again())
 
     async def take(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do `work` when all before it is done."""
         if self._refusal is not None:
-            raise self._refusal.with_traceback(None)
+            raise self._refusal.again()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._queue.put_nowait((work, future))
         return await asyncio.shield(future)
@@ -43,7 +45,7 @@ class Turns:
             try:
                 result = await work()
             except asyncio.CancelledError as error:
-                _refuse(future, self._refusal or error)
+                _refuse(future, error if self._refusal is None else self._refusal.again())
                 raise
             except Exception as error:
                 _refuse(future, error)
