@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from millstream.protocol.messages import ApiVersionsRequest, MetadataRequest
-from tests.processes import BrokerProcess, until
+from tests.processes import BrokerProcess, free_port, until
 from tests.wire import Wire, append, batch, create_topic, end_offset, produce_request, produced
 
 IDLE = int(os.environ.get("MILLSTREAM_IDLE_CONNECTIONS", "1000"))
@@ -62,6 +62,7 @@ def test_connections_leave_a_broker_files_to_write_to(tmp_path: Path) -> None:
         assert end_offset(good, "topic-0") == 1
         with Wire(broker.bootstrap) as late, pytest.raises(ConnectionError):
             late.ask(ApiVersionsRequest(), 0)
+        assert broker.output.count("raise it with ulimit -n") == 1
         stack.close()
 
         def is_served() -> bool:
@@ -70,6 +71,25 @@ def test_connections_leave_a_broker_files_to_write_to(tmp_path: Path) -> None:
             return False
 
         until(is_served, 30, "there is a place again")
+
+
+def test_connections_for_metrics_leave_a_broker_files_to_write_to(tmp_path: Path) -> None:
+    port = free_port()
+    options = {"metrics.listener": f"127.0.0.1:{port}"}
+    with FewFiles(tmp_path / "data", options=options) as broker, Wire(broker.bootstrap) as good:
+
+        def connected() -> socket.socket | None:
+            with suppress(ConnectionRefusedError):
+                return socket.create_connection(("127.0.0.1", port), timeout=10)
+            return None
+
+        with ExitStack() as stack:
+            for _ in range(300):
+                stack.enter_context(until(connected, 30, "the metrics are served"))
+            create_topic(good, "topic")
+            append(good, "topic", b"written")
+            assert end_offset(good, "topic") == 1
+            assert broker.output.count("refusing a connection to metrics.listener") == 1
 
 
 def test_connections_of_one_address_are_limited_too(broker_process: Callable[..., BrokerProcess]) -> None:

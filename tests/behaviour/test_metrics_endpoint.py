@@ -8,9 +8,11 @@ import socket
 import threading
 from collections.abc import Callable
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from millstream.broker.metrics_endpoint import MetricsEndpoint
+from millstream.broker.metrics_endpoint import MAX_CONNECTIONS, MetricsEndpoint
+from millstream.clock import SystemClock
 from millstream.protocol.messages import ApiVersionsRequest
 from tests.processes import BrokerProcess, free_port, until
 from tests.wire import Wire, append, batch, create_topic, fetch, produce
@@ -100,7 +102,7 @@ def test_one_connection_is_one_scrape_whatever_it_sends() -> None:
         return b"all"
 
     async def scenario() -> None:
-        endpoint = MetricsEndpoint(exposition)
+        endpoint = MetricsEndpoint(exposition, SystemClock())
         await endpoint.start("127.0.0.1:0")
         reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
         for _ in range(20):
@@ -121,3 +123,38 @@ def test_one_connection_is_one_scrape_whatever_it_sends() -> None:
 
     asyncio.run(main())
     assert len(scrapes) == 1
+
+
+def test_few_are_served_at_a_time(caplog: pytest.LogCaptureFixture) -> None:
+    """Those who just hold a connection leave the broker its descriptors; a place that is free is given."""
+
+    async def scenario() -> None:
+        endpoint = MetricsEndpoint(lambda: b"all", SystemClock())
+        await endpoint.start("127.0.0.1:0")
+
+        async def scraped() -> bytes:
+            reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
+            try:
+                writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+                return await reader.read()
+            except ConnectionError:
+                return b""
+            finally:
+                writer.close()
+
+        idle = [await asyncio.open_connection("127.0.0.1", endpoint.port) for _ in range(MAX_CONNECTIONS)]
+        assert [await scraped() for _ in range(3)] == [b""] * 3
+        idle.pop()[1].close()
+        while not (await scraped()).endswith(b"all"):
+            await asyncio.sleep(0.001)
+        for _, writer in idle:
+            writer.close()
+        await endpoint.stop()
+
+    async def main() -> None:
+        async with asyncio.timeout(30):
+            await scenario()
+
+    asyncio.run(main())
+    said = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert said == [f"refusing a connection to metrics.listener: {MAX_CONNECTIONS} are there"]

@@ -12,6 +12,7 @@ import pytest
 from millstream.broker.server import PEER_LISTENER, Broker
 from millstream.config.broker import BrokerConfig
 from millstream.config.keys import ConfigError
+from millstream.storage.os_disk import OsDisk
 from tests.zookeeper import ZookeeperServer
 
 TWO = {
@@ -76,6 +77,27 @@ def test_brokers_find_a_place_on_a_listener_that_is_theirs(tmp_path: Path, peers
         ):
             for name in ("OTHER", "PLAINTEXT"):
                 assert await held(stack, broker, name, 1) == (name == peers)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("peers", [PEER_LISTENER, "OTHER"])
+def test_brokers_take_no_more_descriptors_than_files_leave(tmp_path: Path, peers: str) -> None:
+    """Of eight, clients leave them two, though max.connections is nothing to them."""
+
+    async def main() -> None:
+        settings = {**TWO, "log.dirs": str(tmp_path)}
+        if peers != PEER_LISTENER:
+            settings["inter.broker.listener.name"] = peers
+        disk = OsDisk()
+        disk.spare_descriptors = 8
+        async with (
+            asyncio.timeout(60),
+            Broker(BrokerConfig(settings), disk=disk) as broker,
+            AsyncExitStack() as stack,
+        ):
+            assert await held(stack, broker, "PLAINTEXT", 7) == 6
+            assert await held(stack, broker, peers, 3) == 2
 
     asyncio.run(main())
 

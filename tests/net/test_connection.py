@@ -16,6 +16,8 @@ from millstream.net.connection import IDLE_BUFFER_BYTES, Connection, Place
 from millstream.net.listener import Limits, Listener
 from millstream.net.occupancy import Occupancy
 
+REFUSING = "refusing the connection of 127.0.0.1: "
+
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -297,6 +299,52 @@ def test_connections_beyond_the_limits_are_refused() -> None:
                     except ConnectionResetError:
                         pass
                 assert listener.refused.value == 1
+
+    asyncio.run(main())
+
+
+class Minutes(SystemClock):
+    """Stands still until it is moved."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_a_limit_that_keeps_some_out_is_named_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        by_listener, by_broker, by_ip = 9, 9, 9
+        limits = Limits(max_connections=lambda: by_listener, max_connections_key="the.key")
+        shared, clock = Occupancy(lambda: by_broker, lambda _: by_ip, descriptors=3), Minutes()
+        listener = Listener(echo, clock, limits, shared)
+        await listener.start("127.0.0.1", 0)
+        listener.open()
+
+        async def said() -> list[str]:
+            """What is logged while two connections are refused."""
+            caplog.clear()
+            assert [await is_admitted(listener) for _ in range(2)] == [False, False]
+            return [record.message.removeprefix(REFUSING) for record in caplog.records]
+
+        async with connected(listener), connected(listener), connected(listener):
+            await eventually(lambda: len(listener.connections) == 3)
+            assert await said() == [
+                "what the process may open (raise it with ulimit -n) allows 3 connections, and 3 are there"
+            ]
+            by_broker = 2
+            assert await said() == ["max.connections allows 2 connections, and 3 are there"]
+            by_listener = 1
+            assert await said() == ["the.key allows 1 connections, and 3 are there"]
+            clock.now = 59.0
+            assert await said() == []
+            clock.now = 60.0
+            assert await said() == ["the.key allows 1 connections, and 3 are there"]
+        await eventually(lambda: not listener.connections)
+        by_listener, by_broker, by_ip = 9, 9, 0
+        of_ip = "max.connections.per.ip, or an override of it, allows 0 connections, and 0 are there"
+        assert await said() == [of_ip]
+        await listener.stop(grace_seconds=1)
 
     asyncio.run(main())
 

@@ -28,6 +28,7 @@ from millstream.broker.ip_limits import IpLimits
 from millstream.broker.membership import Membership
 from millstream.broker.metrics_endpoint import MetricsEndpoint
 from millstream.broker.own_registry import registry_folder
+from millstream.broker.places import occupancies
 from millstream.broker.producer_ids import ProducerIds
 from millstream.broker.remote_ends import ASK_MS
 from millstream.broker.router import Router
@@ -52,7 +53,7 @@ from millstream.errors import KafkaError, KafkaStorageError
 from millstream.metrics import Metrics
 from millstream.model import encode_uuid
 from millstream.net.listener import Limits, Listener
-from millstream.net.occupancy import MANY, Occupancy
+from millstream.net.occupancy import MANY
 from millstream.net.unsent import Unsent
 from millstream.protocol.messages import ApiVersionsResponse
 from millstream.registry.choice import make_registry
@@ -118,8 +119,8 @@ class Broker:
         ]
         self.listeners: dict[str, Listener] = {}
         self.ip_limits = IpLimits(config)
-        most = self.disk.spare_descriptors if isinstance(self.disk, OsDisk) else MANY
-        self._occupancy = Occupancy(lambda: min(config["max.connections"], most), self.ip_limits.of)
+        descriptors = self.disk.spare_descriptors if isinstance(self.disk, OsDisk) else MANY
+        self._occupancy, self._peer_occupancy = occupancies(config, self.ip_limits.of, descriptors)
         self.unsent = Unsent(self.clock, lambda: config["max.unsent.bytes"])
         self.endpoints: tuple[Endpoint, ...] = ()
         self.is_rack_aware = config["replica.selector.class"] is not None
@@ -159,7 +160,7 @@ class Broker:
         self.coordinators.add(TRANSACTIONS_TOPIC, self.transactions)
         self.background = Background(self.metrics.background_failures)
         self.cleaner = Cleaner(self)
-        self.metrics_endpoint = MetricsEndpoint(self.metrics.exposition)
+        self.metrics_endpoint = MetricsEndpoint(self.metrics.exposition, self.clock)
         self.threads = Threads()
         self.store: Store
         self.metadata: Metadata
@@ -382,13 +383,14 @@ class Broker:
 
     async def _listen(self, listener: ListenerConfig) -> None:
         """Begin to listen. However many clients there are, other brokers find a place where they have a
-        listener of their own; on that which the broker made for them, nothing is counted at all.
+        listener of their own; on that which the broker made for them, nothing else limits them.
         """
         config, name = self.config, listener.name
         is_internal = name == self.peer_listener
         limits = Limits(
             max_request_bytes=config["socket.request.max.bytes"],
             max_connections=lambda: config.for_listener(name, "max.connections", MANY),
+            max_connections_key=f"listener.name.{name.lower()}.max.connections",
             is_reserved=is_internal and len(config.listeners) > 1,
             send_buffer_bytes=config["socket.send.buffer.bytes"],
             receive_buffer_bytes=config["socket.receive.buffer.bytes"],
@@ -402,7 +404,7 @@ class Broker:
             service,
             self.clock,
             limits,
-            self._occupancy if is_counted else None,
+            self._occupancy if is_counted else self._peer_occupancy,
             self.unsent if is_counted else None,
         )
         self.listeners[name] = made

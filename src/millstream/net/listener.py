@@ -12,7 +12,8 @@ from millstream.clock import Clock
 from millstream.errors import ProtocolError
 from millstream.metrics import Counter as CounterMetric
 from millstream.net.connection import Connection
-from millstream.net.occupancy import Occupancy, no_limit
+from millstream.net.occupancy import Full, Occupancy, no_limit
+from millstream.net.silence import Silence
 from millstream.net.unsent import Unsent
 
 log = logging.getLogger(__name__)
@@ -21,8 +22,6 @@ Service = Callable[[Connection, memoryview], None]
 """Takes a request's frame (without its size) and answers or reserves a place on the connection."""
 
 SWEEP_SECONDS = 1.0
-QUIET_SECONDS = 60.0
-MAX_REMEMBERED = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +31,10 @@ class Limits:
     max_request_bytes: int = 104_857_600
     max_connections: Callable[[], int] = no_limit
     """How many this listener alone may hold, as it is set now."""
+    max_connections_key: str = "max.connections of the listener"
+    """The key that sets it, for who reads the log."""
     is_reserved: bool = False
-    """Whether the limit of the broker's connections over all listeners does not hold for this one."""
+    """Whether max.connections, over all the broker's listeners, does not hold for this one."""
     max_idle_seconds: float = 600.0
     max_buffered_bytes: int = 1 << 30
     backlog: int = 511
@@ -84,7 +85,8 @@ class Listener:
         self._clock = clock
         self._occupancy = Occupancy() if occupancy is None else occupancy
         self._idle_since: dict[Connection, float] = {}
-        self._quiet_until: dict[str, float] = {}
+        self._silence_on_peers = Silence(clock)
+        self._silence_on_limits = Silence(clock)
         self._waiting: list[Connection] = []
         self._servers: list[asyncio.Server] = []
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -140,14 +142,18 @@ class Listener:
     # The connections' calls
 
     def admit(self, connection: Connection) -> bool:
-        """Whether a new connection is within the limits; it is counted from now on if so."""
-        limits = self.limits
-        if (
-            self._is_stopping
-            or len(self.connections) >= limits.max_connections()
-            or not self._occupancy.enter(connection.peer, is_reserved=limits.is_reserved)
-        ):
+        """Whether a new connection is within the limits; it is counted from now on if so.
+
+        Of each limit that keeps some out is said once a minute that it does.
+        """
+        if self._is_stopping:
             self.refused.value += 1
+            return False
+        full = self._enter(connection)
+        if full is not None:
+            self.refused.value += 1
+            if self._silence_on_limits.is_over(full.limit):
+                log.warning("refusing the connection of %s: %s", connection.peer, full)
             return False
         self.connections[connection] = None
         self._size_buffers(connection)
@@ -164,11 +170,7 @@ class Listener:
     def refuse(self, connection: Connection, error: ProtocolError) -> None:
         """Count bytes that are no request; said of an address once a minute, or a flood fills the log."""
         self.protocol_errors.value += 1
-        now = self._clock.monotonic()
-        if now >= self._quiet_until.get(connection.peer, now):
-            if len(self._quiet_until) >= MAX_REMEMBERED:
-                self._quiet_until.clear()
-            self._quiet_until[connection.peer] = now + QUIET_SECONDS
+        if self._silence_on_peers.is_over(connection.peer):
             log.warning("closing the connection of %s: %s", connection.peer, error)
 
     def has_buffer_room(self) -> bool:
@@ -181,6 +183,12 @@ class Listener:
             self._waiting.append(connection)
 
     # Inside
+
+    def _enter(self, connection: Connection) -> Full | None:
+        limits, held = self.limits, len(self.connections)
+        if held >= (allowed := limits.max_connections()):
+            return Full(limits.max_connections_key, allowed, held)
+        return self._occupancy.enter(connection.peer, is_reserved=limits.is_reserved)
 
     def _size_buffers(self, connection: Connection) -> None:
         for option, size in (
