@@ -103,14 +103,20 @@ def test_files_give_their_descriptors_where_there_are_no_more(tmp_path: Path) ->
         assert Path(tmp_path, str(number)).read_bytes() == b"x"
 
 
-def test_files_leave_half_of_the_descriptors_to_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("allowed", "wanted", "files", "connections"),
+    [(256, None, 64, 128), (256, 4096, 64, 128), (256, 50, 50, 142), (64, 4096, 16, 8)],
+)
+def test_files_leave_most_of_the_descriptors_to_connections(
+    allowed: int, wanted: int | None, files: int, connections: int
+) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, limits[1]))
     try:
-        assert OsDisk().max_open_files == OsDisk(max_open_files=4096).max_open_files == 128
-        assert OsDisk(max_open_files=100).max_open_files == 100
+        disk = OsDisk(wanted)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert (disk.max_open_files, disk.spare_descriptors) == (files, connections)
 
 
 def test_an_fsync_for_which_memory_was_short_has_failed(

@@ -92,7 +92,8 @@ NETWORK_KEYS = (
         "How many connections the broker holds at a time, over all listeners; further ones are closed at"
         " once. listener.name.plaintext.max.connections limits those of the listener PLAINTEXT. Other brokers"
         " always find a place, if they have a listener of their own. The broker takes fewer if the process"
-        " may not open as many files (ulimit -n), of which max.open.files are its logs'.",
+        " may not open as many files (ulimit -n), of which max.open.files are its logs', and up to 1024, a"
+        " quarter of the others where they are few, are kept for brokers.",
         at_least(0),
         "cluster-wide",
     ),

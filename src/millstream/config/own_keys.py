@@ -59,7 +59,7 @@ OWN_KEYS = (
         "int",
         4096,
         "How many segment and index files are held open at a time; those not used for longest are closed"
-        " first. The broker takes less if the process may not open as many.",
+        " first. The broker takes no more than a quarter of what the process may open (ulimit -n).",
         at_least(16),
     ),
     ConfigKey(

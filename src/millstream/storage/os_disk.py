@@ -39,8 +39,9 @@ zeros costs a third as much as reading into it."""
 
 _FLAGS: Final = os.O_RDWR | os.O_CLOEXEC
 _MANY_FILES: Final = 1 << 20
-_SHORT_USES: Final = 48
-"""Descriptors for all but segments, indexes and connections: the registry, pipes, what is read once."""
+_SHORT_USES: Final = 64
+"""Descriptors for all but segments, indexes and who connects: the registry, pipes, links to other brokers,
+readers of metrics, what is read once."""
 _OPEN_TRIES: Final = 8
 """How often another file's descriptor is given up for one that could not be had: others may be faster."""
 
@@ -207,12 +208,15 @@ class OsDisk:
     """The machine's folders and files, at most about `max_open_files` of them open at a time."""
 
     def __init__(self, max_open_files: int | None = None) -> None:
-        """Never more than half of what the process may open: the rest is for connections and short uses."""
+        """Never more than a quarter of what the process may open: the rest is for connections and short uses.
+
+        A file without a descriptor is opened when it is used; a connection without one is refused.
+        """
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if allowed == resource.RLIM_INFINITY:
             allowed = _MANY_FILES
-        if max_open_files is None or max_open_files > allowed // 2:
-            max_open_files = allowed // 2
+        if max_open_files is None or max_open_files > allowed // 4:
+            max_open_files = allowed // 4
         self.max_open_files = max(8, max_open_files)
         self.spare_descriptors = max(8, allowed - self.max_open_files - _SHORT_USES)
         """How many connections the process may hold without taking a file's place."""
