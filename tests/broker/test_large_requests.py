@@ -6,6 +6,7 @@ import asyncio
 import socket
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,8 @@ from millstream.protocol.batch import encode_batch
 from millstream.protocol.frame import frame_request
 from millstream.protocol.messages import DescribeGroupsRequest, DescribeGroupsResponse, FetchRequest
 from millstream.protocol.record import Record
+from millstream.storage.log import Log
+from millstream.storage.reading import Slice
 
 LARGE = ["group"] * 20_000
 SMALL = ["group"]
@@ -151,6 +154,78 @@ def test_one_that_takes_long_lets_the_next_begin(tmp_path: Path, monkeypatch: py
             for client in clients:
                 assert await client.answer()
                 client.writer.close()
+
+    asyncio.run(main())
+
+
+class Cold:
+    """Has every log that is read from now on need its disk, and counts how often one is read there."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reads = 0
+        read = Log.read
+
+        def slow(log: Log, offset: int, max_bytes: int, *, nowait: bool = False, **options: Any) -> Slice:
+            if nowait:
+                raise BlockingIOError
+            self.reads += 1
+            return read(log, offset, max_bytes, **options)
+
+        monkeypatch.setattr(Log, "read", slow)
+
+
+async def parked(broker: Broker, count: int) -> list[Client]:
+    """Clients of which each waits for records with a large request."""
+    await broker.controller.create_topic(NewTopic("t", 1, 1))
+    broker.router.routes[FetchRequest.key].large_bytes = 1
+    clients = [await connected(broker) for _ in range(count)]
+    for number, client in enumerate(clients):
+        client.fetch(1)
+        while broker.large_fetches <= number:
+            await asyncio.sleep(0.001)
+    return clients
+
+
+def test_fetches_that_waited_take_their_turns_to_read_from_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(30), broker_in(tmp_path) as broker:
+            clients = await parked(broker, 2)
+            cold = Cold(monkeypatch)
+            answers = [asyncio.ensure_future(client.answer()) for client in clients]
+            async with broker.router._large:
+                broker.replicas.leader("t", 0).append(encode_batch([Record(b"new", None, (), 0)]), 1, 9)
+                done, _ = await asyncio.wait(answers, timeout=0.1)
+                assert not done
+                assert cold.reads == 0
+            for answer in answers:
+                assert b"new" in await answer
+            assert cold.reads == 2
+            for client in clients:
+                client.writer.close()
+
+    asyncio.run(main())
+
+
+def test_nothing_is_read_for_clients_that_leave_before_their_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(30), broker_in(tmp_path) as broker:
+            clients = await parked(broker, 3)
+            cold = Cold(monkeypatch)
+            async with broker.router._large:
+                broker.replicas.leader("t", 0).append(encode_batch([Record(b"new", None, (), 0)]), 1, 9)
+                await asyncio.sleep(0.01)  # they wait for their turns
+                for client in (clients[0], clients[2]):
+                    client.leave()
+                while broker.large_fetches > 1:
+                    await asyncio.sleep(0.001)
+            assert b"new" in await clients[1].answer()
+            async with broker.router._large:  # after all who waited for it
+                assert cold.reads == 1
+            clients[1].writer.close()
 
     asyncio.run(main())
 
