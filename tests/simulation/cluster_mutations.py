@@ -98,20 +98,34 @@ def tell_consumers_of_no_cut() -> AbstractContextManager[Any]:
     return patch.object(FetchPosition, "update", update)
 
 
+def propose_later_lives() -> AbstractContextManager[Any]:
+    """A proposal that is sent again names the brokers as they are by then, whatever they lost."""
+
+    def proposal(leadership: Leadership) -> list[tuple[int, int]]:
+        followers = leadership.followers
+        return [
+            (one, followers[one].broker_epoch if one in followers else -1)
+            for one in leadership.proposed or ()
+        ]
+
+    return patch.object(Leadership, "proposal", proposal)
+
+
 MUTATIONS: dict[str, tuple[Mutation, str, dict[str, bool], int]] = {
     mutation.__name__: (mutation, favourite, chosen, first)
     for mutation, favourite, chosen, first in (
         (acknowledge_before_replication, "kill", {}, 0),
-        (ignore_epochs_on_truncation, "cut_off", {}, 0),
+        (ignore_epochs_on_truncation, "cut_off", {}, 4),
         (skip_fencing, "lose_connections", {}, 0),
         (forget_the_old_isr, "kill_beside_a_cut", {}, 0),
-        (refuse_half_batches, "kill", {"trims": True}, 16),
-        (delete_without_the_unheard, "delay", {"trims": True}, 10),
+        (refuse_half_batches, "kill", {"trims": True}, 10),
+        (delete_without_the_unheard, "delay", {"trims": True}, 4),
         (tell_consumers_of_no_cut, "kill_beside_a_cut", {"unclean": True}, 14),
+        (propose_later_lives, "power_loss_unheard", {"is_flushed": False}, 12),
     )
 }
 """Each with the fault that brings it to light soonest, what a seed must not leave out for that, and the first
-seed to try: those that show in one of twenty are begun where that was seen last, for the sake of time."""
+seed to try: those that show in one of many are begun where that was seen last, for the sake of time."""
 
 
 def seeds_until_caught(name: str, limit: int) -> int:

@@ -15,6 +15,7 @@ from tests.simulation.damage import damage
 from tests.simulation.network import Network
 from tests.simulation.node import Node
 from tests.simulation.registry import REGISTRY_HOST
+from tests.simulation.transport import Link
 from tests.simulation.world import World
 
 DAMAGE_S = 120.0
@@ -72,6 +73,7 @@ class ClusterNemesis:
             self.clock_jump: 1,
             self.kill_all: 1,
             self.kill_beside_a_cut: 2,
+            self.power_loss_unheard: 1,
         }
         if is_flushed:
             self._faults[self.power_loss_of_all] = 1
@@ -115,8 +117,8 @@ class ClusterNemesis:
         if fault == self.damage:
             self._is_hurt = True
             return False
-        if fault in (self.power_loss, self.failed_fsync):
-            if self._is_hurt or not self._is_whole():
+        if fault in (self.power_loss, self.power_loss_unheard, self.failed_fsync):
+            if self._is_hurt:
                 return True
             self._is_hurt = True
             return False
@@ -131,11 +133,15 @@ class ClusterNemesis:
 
     def _choose(self) -> Node:
         """Mostly the controller, or any one."""
-        if self._random.random() < 0.3:
-            for node in self.nodes:
-                if node.broker is not None and node.broker.controller.is_active:
-                    return node
+        if self._random.random() < 0.3 and (controller := self._controller()) is not None:
+            return controller
         return self._random.choice(self.nodes)
+
+    def _controller(self) -> Node | None:
+        for node in self.nodes:
+            if node.broker is not None and node.broker.controller.is_active:
+                return node
+        return None
 
     async def _wait(self, low_s: float, high_s: float) -> None:
         await asyncio.sleep(self._random.uniform(low_s, high_s))
@@ -171,6 +177,28 @@ class ClusterNemesis:
     async def power_loss_of_all(self, _: Node) -> None:
         for node in self.nodes:
             node.power_loss(self._down_s())
+
+    async def power_loss_unheard(self, node: Node) -> None:
+        """A broker comes back, catches up and loses power, and its leaders cannot tell the controller of it."""
+        self._losing += 1
+        await node.stop(0.0)
+        deaf = self._controller() or self._random.choice(self.nodes)
+        for other in self.nodes:
+            if other not in (node, deaf):
+                self.network.block(other.name, deaf.name)
+        await self._wait(0.2, 2.0)
+        for each in self.nodes:
+            each.host.disk.kill_after = 0
+        node.power_loss(0.0)
+        links = self._links(node)
+        for link in links:
+            link.slowness = 100.0  # so that it takes some time until it has caught up again
+        await self._wait(0.2, 2.0)
+        self.network.heal()
+        await self._wait(0.5, 1.0)
+        for link in links:
+            link.slowness = 1.0
+        self._losing -= 1
 
     async def clean_restart(self, node: Node) -> None:
         await node.stop(self._down_s())
@@ -239,13 +267,18 @@ class ClusterNemesis:
     async def delay(self, node: Node) -> None:
         """Everything from and to a broker takes far longer."""
         slowness = self._random.choice((20.0, 300.0))
-        links = [self.network.link(node.name, other.name) for other in self.nodes if other is not node]
-        links += [self.network.link(other.name, node.name) for other in self.nodes if other is not node]
+        links = self._links(node)
         for link in links:
             link.slowness = slowness
         await self._wait(0.5, 6.0)
         for link in links:
             link.slowness = 1.0
+
+    def _links(self, node: Node) -> list[Link]:
+        """To the other brokers and back."""
+        others = [other.name for other in self.nodes if other is not node]
+        ways = [(node.name, other) for other in others] + [(other, node.name) for other in others]
+        return [self.network.link(one, other) for one, other in ways]
 
     def _hurry(self) -> None:
         for one in self.nodes:
