@@ -183,6 +183,13 @@ def test_every_command_has_help_with_examples(millstream: CommandLine, words: li
     assert millstream(*words, "-h").text == text
 
 
+def test_the_module_is_the_command() -> None:
+    words = [sys.executable, "-m", "millstream", "serve", "--help"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("Usage: millstream serve")
+
+
 def test_version() -> None:
     done = subprocess.run([*COMMAND, "--version"], capture_output=True, text=True, timeout=60)
     from millstream.client.connection import SOFTWARE_VERSION
