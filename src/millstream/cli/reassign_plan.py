@@ -15,12 +15,13 @@ from millstream.cli.session import with_cluster
 from millstream.client.balance import balanced
 from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
+from millstream.client.replicas import list_reassignments
 from millstream.errors import InvalidReplicationFactor, MillstreamError
 from millstream.model import TopicPartition
 
 F = TypeVar("F", bound=Callable[..., Any])
 Moves = dict[TopicPartition, tuple[tuple[int, ...], list[int]]]
-"""By partition its replicas now, and those it should have."""
+"""By partition its replicas now, or those that it is on its way to, and those that it should have."""
 
 
 def broker_list(_: click.Context, __: click.Parameter, value: str | None) -> list[int] | None:
@@ -96,23 +97,30 @@ async def make_plan(
     factor: int | None,
     deadline: Deadline,
 ) -> Moves:
-    """The moves to an even placement on these brokers (all that are alive, where None)."""
+    """The moves to an even placement on these brokers (all that are alive, where None).
+
+    A partition on its way counts as having arrived: the brokers that it leaves hold it until then, and would
+    stay with it for good if they were taken for its replicas.
+    """
+    moving = await list_reassignments(cluster, deadline)  # first: who arrives meanwhile leaves nobody else
     metadata = await cluster.refresh(None, deadline)
     if brokers is not None and not set(brokers) <= metadata.nodes.keys():
         missing = ", ".join(str(broker) for broker in brokers if broker not in metadata.nodes)
         raise MillstreamError(f"there is no broker {missing}. See `millstream cluster info`")
-    placement = {
-        TopicPartition(topic.name, part.index): part.replicas
-        for topic in metadata.topics.values()
-        for part in topic.partitions.values()
-        if not patterns or any(fnmatch.fnmatchcase(topic.name, pattern) for pattern in patterns)
-    }
+    placement: dict[TopicPartition, tuple[int, ...]] = {}
+    for topic in metadata.topics.values():
+        if patterns and not any(fnmatch.fnmatchcase(topic.name, pattern) for pattern in patterns):
+            continue
+        for part in topic.partitions.values():
+            partition = TopicPartition(topic.name, part.index)
+            leaving = moving[partition].removing if partition in moving else ()
+            placement[partition] = tuple(broker for broker in part.replicas if broker not in leaving)
     racks = {node.id: node.rack for node in metadata.nodes.values()}
     try:
         moves = balanced(placement, brokers or list(metadata.nodes), racks, factor)
     except InvalidReplicationFactor as error:
         raise MillstreamError(f"{error.message}. Name more --brokers, or fewer --replicas") from None
-    return {partition: (tuple(placement[partition]), replicas) for partition, replicas in moves.items()}
+    return {partition: (placement[partition], replicas) for partition, replicas in moves.items()}
 
 
 def print_moves(moves: Moves) -> None:

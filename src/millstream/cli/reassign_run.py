@@ -76,26 +76,31 @@ def execute(
     if targets:
         ask(f"Move {len(targets)} partitions?", yes)
 
+    is_held = False
+
     async def work(cluster: Cluster, deadline: Deadline) -> Results:
+        nonlocal is_held
         if targets and rate is not None:
+            is_held = True
             await throttling.throttle(cluster, targets, rate, deadline)
         results = await ask_to_reassign(cluster, targets, deadline) if targets else {}
         is_moving = wait
         while is_moving:
             is_moving = bool(await list_reassignments(cluster, deadline))
             await asyncio.sleep(POLL_S if is_moving else 0)
-        if wait and rate is not None:
+        is_over = wait
+        if is_held and not wait and None not in results.values():  # other moves may be held, too
+            is_over = not await list_reassignments(cluster, deadline)
+        if is_over and rate is not None:
             await throttling.unthrottle(cluster, Deadline(timeout_ms))
+            is_held = False
         return results
 
     try:
         results = with_cluster(bootstrap, timeout_ms, work)
-    except BaseException:
-        if targets and rate is not None:
+    finally:
+        if is_held:
             click.echo(STILL_HELD, err=True)
-        raise
-    if targets and rate is not None and not wait:
-        click.echo(STILL_HELD, err=True)
     return report(results, as_json, "Nothing has to be moved.")
 
 

@@ -1,0 +1,104 @@
+"""`millstream reassign` and other commands while a cluster is not at rest: moves under way, leaders away."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream.client.cluster import Cluster as Client
+from millstream.client.deadline import Deadline
+from millstream.testing import Cluster
+from tests.cli.conftest import CommandLine
+from tests.cli.programs import COMMAND, start
+from tests.processes import until
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(brokers=3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def target(cluster: Cluster) -> Iterator[int]:
+    """A broker that is not the controller and may be paused."""
+    target = next(broker for broker in cluster.members if broker != cluster.health().controller)
+    yield target
+    cluster[target].resume()
+
+
+def reassign(cluster: Cluster, *words: str, given: str = "") -> Any:
+    where = ",".join(member.address for member in cluster.members.values() if not member.is_paused)
+    done = subprocess.run(
+        [*COMMAND, "reassign", *words, "--json", "-b", where],
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def moves(topic: str, *replicas: int) -> dict[str, Any]:
+    return {"version": 1, "partitions": [{"topic": topic, "partition": 0, "replicas": list(replicas)}]}
+
+
+def test_a_plan_during_a_move_keeps_the_number_of_replicas(cluster: Cluster, target: int) -> None:
+    """Until it has arrived, a partition has the replicas that it leaves, too."""
+    one, other = (broker for broker in cluster.members if broker != target)
+    topic = cluster.create_topic("moving", 1, assignment={0: [one]})
+    cluster[target].pause()  # it cannot copy
+    reassign(cluster, "execute", "-", "--yes", given=json.dumps(moves(topic, target)))
+    assert [each["removing"] for each in reassign(cluster, "status")] == [[one]]
+    words = ("--topic", topic, "--brokers", str(other))
+    assert reassign(cluster, "plan", *words) == moves(topic, other)
+    reassign(cluster, "execute", *words, "--yes")
+    cluster[target].resume()
+    until(lambda: reassign(cluster, "status") == [], 30, "the move has arrived")
+    assert cluster.call(lambda client, deadline: replicas(client, deadline, topic)) == (other,)
+
+
+async def replicas(client: Client, deadline: Deadline, topic: str) -> tuple[int, ...]:
+    metadata = await client.refresh([topic], deadline)
+    return metadata.topic(topic).partitions[0].replicas
+
+
+def test_a_rate_is_taken_back_where_nothing_moves(millstream: CommandLine, tmp_path: Path) -> None:
+    millstream("topic", "create", "refused")
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(moves("refused", 1, 9)))
+    refused = millstream.run("reassign", "execute", str(plan), "--throttle", "1MB", "--yes")
+    assert refused.code == 1
+    assert "unthrottle" not in refused.err
+    assert "throttled" not in millstream("topic", "config", "refused").text
+    assert millstream("reassign", "unthrottle", "--json").json == []
+
+
+def test_a_reader_waits_for_a_leader(cluster: Cluster) -> None:
+    topic = cluster.create_topic("led-by-one", 1, assignment={0: [3]})
+    wrote = subprocess.run(
+        [*COMMAND, "produce", topic, "-b", cluster.bootstrap],
+        input=b"kept\n",
+        capture_output=True,
+        timeout=60,
+    )
+    assert wrote.returncode == 0, wrote.stderr
+    cluster[3].kill()
+    cluster.wait_for_brokers({1, 2})
+    words = ("consume", topic, "-o", "start", "--exit", "-f", "%v", "--timeout", "60s")
+    reading = start(*words, bootstrap=cluster[1].address)
+    time.sleep(1.0)
+    assert reading.poll() is None, reading.communicate()[1]
+    unknown = start(*words, "-p", "7", bootstrap=cluster[1].address)
+    _, err = unknown.communicate(timeout=30)
+    assert "topic led-by-one has partitions 0 to 0, not 7" in err.decode()
+    cluster.start_broker(3)
+    out, err = reading.communicate(timeout=60)
+    assert (reading.returncode, out) == (0, b"kept"), err
