@@ -131,12 +131,13 @@ def consume(
 async def _partitions(
     admin: AsyncAdmin, topics: tuple[str, ...], wanted: tuple[int, ...], deadline: Deadline
 ) -> list[TopicPartition]:
+    """The partitions to read, which must exist; leaders that are missing are waited for later."""
     chosen = []
     for name in topics:
         topic = await admin.describe_topic(name, deadline.remaining)
         for index in wanted or topic.partitions:
             try:
-                chosen.append(TopicPartition(name, topic.partition(index).index))
+                chosen.append(TopicPartition(name, topic.known(index).index))
             except KafkaError as error:
                 raise click.ClickException(str(error)) from None
     return chosen

@@ -48,15 +48,19 @@ class Topic:
     is_internal: bool
     partitions: dict[int, Partition]
 
-    def partition(self, index: int) -> Partition:
-        """The partition, which must exist and have a leader."""
+    def known(self, index: int) -> Partition:
+        """The partition, which must exist."""
         try:
-            partition = self.partitions[index]
+            return self.partitions[index]
         except KeyError:
             last = len(self.partitions) - 1
             raise UnknownTopicOrPartition(
                 f"topic {self.name} has partitions 0 to {last}, not {index}"
             ) from None
+
+    def partition(self, index: int) -> Partition:
+        """The partition, which must exist and have a leader."""
+        partition = self.known(index)
         if partition.leader == NO_LEADER:
             raise LeaderNotAvailable(f"partition {self.name}-{index} has no leader at the moment")
         return partition
