@@ -135,6 +135,40 @@ def test_a_broker_that_dies_is_reported_and_can_be_started_again(tmp_path: Path)
         assert process.returncode == 1, "one of them did not end well"
 
 
+def test_a_start_that_is_refused_leaves_the_files_of_running_brokers_alone(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with serving(data, count=2) as (_, port):
+        found = pids(data)
+        words = ["serve", "--data", str(data), "--brokers", "2"]
+        for again in ([*words, "--id", "2"], words):
+            process = start(*again, "--listen", f"127.0.0.1:{free_ports(2)}")
+            out, err = process.communicate(timeout=60)
+            assert (process.returncode, out) == (1, b"")
+            assert f"another process works in {data}/broker-" in err.decode()
+            assert pids(data) == found
+        os.kill(found[2], signal.SIGKILL)
+        until(lambda: not is_alive(found[2]), 30, "broker 2 ended")
+        assert pids(data) == found
+        late = start(*words, "--id", "2", "--listen", f"127.0.0.1:{port}")
+        assert late.stdout is not None
+        assert late.stdout.readline().decode().startswith("Millstream is ready")
+        assert pids(data) == {1: found[1], 2: late.pid}
+        late.terminate()
+        late.communicate(timeout=60)
+        assert pids(data) == {1: found[1]}
+
+
+def test_log_lines_say_which_broker_wrote_them(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", "--log-level", "info", count=2) as (process, port):
+        controller = json.loads(millstream(port, "cluster", "info", "--json").stdout)["controller"]
+        process.terminate()
+        lines = process.communicate(timeout=60)[1].decode().splitlines()
+    found = [re.match(r"[\d-]+ [\d:,]+ broker (\d) [A-Z]+ (millstream[a-z._]+): ", line) for line in lines]
+    written = [(match[2], int(match[1])) for match in found if match is not None]
+    assert len(written) == len(lines)
+    assert ("millstream.controller.partition_changes", controller) in written
+
+
 def test_brokers_end_with_the_command_however_it_ends(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with serving(data) as (process, _):

@@ -18,6 +18,7 @@ from millstream.errors import MillstreamError
 
 if TYPE_CHECKING:
     from millstream.broker.server import Broker
+    from millstream.cli.pid_file import PidFile
     from millstream.config.broker import BrokerConfig
 
 KEPT_BYTES = 64 * 1024 * 1024
@@ -36,7 +37,8 @@ def run_broker(
     `ready` is told where it listens; without it, the terminal is. With `has_pid` the number of the process
     lies in the broker's folder.
     """
-    from millstream.cli.cluster_layout import remove_pid, write_pid
+    from millstream.cli.cluster_layout import PID_FILE
+    from millstream.cli.pid_file import PidFile
     from millstream.net.event_loop import loop_factory
 
     _keep_freed_memory()
@@ -44,11 +46,12 @@ def run_broker(
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         if not has_pid:
             return runner.run(_serve(config, ready))
-        path = write_pid(config)
+        pid_file = PidFile(os.path.join(config.log_dirs[0], PID_FILE))
+        pid_file.take()
         try:
-            return runner.run(_serve(config, ready))
+            return runner.run(_serve(config, ready, pid_file))
         finally:
-            remove_pid(path)
+            pid_file.release()
 
 
 def _keep_freed_memory() -> None:
@@ -120,7 +123,9 @@ def quiet_collector() -> None:
     gc.enable()
 
 
-async def _serve(config: BrokerConfig, ready: Callable[[str], None] | None) -> int:
+async def _serve(
+    config: BrokerConfig, ready: Callable[[str], None] | None, pid_file: PidFile | None = None
+) -> int:
     from millstream.broker.server import Broker
     from millstream.storage.log_dir import LogDirInUse
 
@@ -141,6 +146,8 @@ async def _serve(config: BrokerConfig, ready: Callable[[str], None] | None) -> i
     except LogDirInUse as error:
         raise MillstreamError(f"{error}, with --data DIR") from error
     try:
+        if pid_file is not None:  # a process that was about to end may have had it before
+            pid_file.take()
         if ready is not None:
             ready(_where(broker))
         else:

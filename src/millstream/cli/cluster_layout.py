@@ -7,7 +7,6 @@ broker's records and, while it runs, the number of its process in `broker-ID/pid
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -18,8 +17,6 @@ from millstream.errors import MillstreamError
 if TYPE_CHECKING:
     from millstream.config.broker import BrokerConfig
     from millstream.config.listeners import Listener
-
-log = logging.getLogger(__name__)
 
 PID_FILE = "pid"
 META_FILE = "meta.properties"
@@ -74,29 +71,6 @@ def process_ids(folder: str) -> Mapping[int, int]:
             with open(path) as file:
                 found[int(number)] = int(file.read())
     return found
-
-
-def write_pid(config: BrokerConfig) -> str:
-    """Leave the number of this process in the broker's folder; gives the file.
-
-    It is for people: where that folder's disk has failed, a broker that has others goes on without.
-    """
-    path = os.path.join(config.log_dirs[0], PID_FILE)
-    try:
-        os.makedirs(config.log_dirs[0], exist_ok=True)
-        with open(f"{path}.new", "w") as file:
-            file.write(f"{os.getpid()}\n")
-        os.replace(f"{path}.new", path)
-    except OSError as error:
-        log.warning("%s does not say which process this is: %s", path, error)
-    return path
-
-
-def remove_pid(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        pass  # with its disk gone, it says nothing any more
 
 
 def _shifted(listeners: list[Listener], step: int) -> Iterator[str]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 ANY_ADDRESS = ("", "0.0.0.0", "::")
 LOG_LEVELS = ["debug", "info", "warning", "error"]
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 @click.command()
@@ -99,9 +100,7 @@ def serve(
     """
     import logging
 
-    logging.basicConfig(
-        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
+    logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT, stream=sys.stderr)
     if metrics is not None:
         options = options | {"metrics.listener": metrics}
     if registry is not None:
@@ -133,6 +132,7 @@ def _serve_cluster(
         number: configured(config_file, {**options, **layout(config, count, number)}) for number in ids
     }
     if broker_id is not None:
+        _sign_logs(broker_id)
         return run_broker(configs[broker_id], has_pid=True)
     return serve_many(list(configs.values()), _run_member, ", ".join(config.log_dirs))
 
@@ -141,11 +141,21 @@ def _run_member(config: BrokerConfig, ready: Callable[[str], None]) -> int:
     """Run a broker of several, in a process of its own; what it cannot do is said here."""
     from millstream.cli.broker_process import run_broker
 
+    _sign_logs(config.node_id)
     try:
         return run_broker(config, ready, has_pid=True)
     except MillstreamError as error:
         click.echo(f"{click.style('error:', fg='red', bold=True)} broker {config.node_id}: {error}", err=True)
         return 1
+
+
+def _sign_logs(broker_id: int) -> None:
+    """Have each line that this process logs say which of several brokers wrote it."""
+    import logging
+
+    signed = logging.Formatter(LOG_FORMAT.replace("%(levelname)s", f"broker {broker_id} %(levelname)s"))
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(signed)
 
 
 def broker_config(
