@@ -370,6 +370,28 @@ def test_no_server_is_said_within_the_time_out(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
+@pytest.mark.parametrize(
+    ("servers", "reason"),
+    [
+        ("127.0.0.1:1", "127.0.0.1:1: Connection refused"),
+        ("no-such-host.invalid", "the name no-such-host.invalid is not known"),
+    ],
+)
+def test_servers_that_cannot_be_reached_are_named_with_the_reason(servers: str, reason: str) -> None:
+    async def story() -> None:
+        registry = ZookeeperRegistry(f"zookeeper://{servers}/t", 500, patience_s=1)
+        begun = time.monotonic()
+        with pytest.raises(Unavailable) as refused:
+            await registry.start()
+        told = f"no ZooKeeper server answers within 0.5 s at {servers} ({reason}). It was tried for "
+        assert str(refused.value).startswith(told)
+        assert "--registry" in str(refused.value)
+        assert time.monotonic() - begun < 5
+        await registry.close()
+
+    asyncio.run(story())
+
+
 def test_a_first_session_waits_for_servers_that_are_yet_to_start(
     zookeeper: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -65,12 +65,20 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self._clock = clock
         self._connect_timeout_s = connect_timeout_s
         self.began_at = float("-inf")
+        self.failure = ""
+        """Why the last server that was tried could not be reached."""
         self.connection: socket.socket | None = None
 
     def create_connection(self, *arguments: Any, **options: Any) -> Any:
         options["timeout"] = min(options.get("timeout") or self._connect_timeout_s, self._connect_timeout_s)
         self.began_at = self._clock.monotonic()
-        self.connection = super().create_connection(*arguments, **options)
+        try:
+            self.connection = super().create_connection(*arguments, **options)
+        except OSError as error:
+            host, port = options["address"]
+            self.failure = f"{options.get('hostname') or host}:{port}: {error.strerror or error}"
+            raise
+        self.failure = ""
         return self.connection
 
     def cut(self) -> None:
@@ -100,6 +108,8 @@ class Ensemble:
             logger=_KazooLogger(logging.getLogger(f"{__name__}.kazoo"), {}),
         )
         self._watch_negotiation()
+        self._watch_names()
+        self._servers = servers
         self.lease = Lease()
         self.session_id = 0
         self.is_connected = False
@@ -116,7 +126,10 @@ class Ensemble:
         self.client.add_listener(self._state_changed)
         self.client.start_async()
         if not await self.wait_for_connection(self._loop.time() + self._timeout_s):
-            raise Unavailable(f"no ZooKeeper server answers within {self._timeout_s:g} s")
+            reason = f" ({self._handler.failure})" if self._handler.failure else ""
+            raise Unavailable(
+                f"no ZooKeeper server answers within {self._timeout_s:g} s at {self._servers}{reason}"
+            )
         self._heart = threading.Thread(target=self._beat, name="registry-heartbeat", daemon=True)
         self._heart.start()
 
@@ -208,6 +221,21 @@ class Ensemble:
 
         connection._invoke = noting
         self._granted_s = self._timeout_s
+
+    def _watch_names(self) -> None:
+        """Note which names lead nowhere: kazoo passes them by."""
+        connection = self.client._connection
+        expand = connection._expand_client_hosts
+
+        def noting() -> Any:
+            found = expand()
+            known = {host for host, _, _ in found}
+            unknown = [host for host, _ in self.client.hosts if host.strip() not in known]
+            if unknown:
+                self._handler.failure = f"the name {unknown[0]} is not known"
+            return found
+
+        connection._expand_client_hosts = noting
 
     def _state_changed(self, state: str) -> None:
         if state == KazooState.CONNECTED:

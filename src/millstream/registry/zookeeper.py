@@ -125,12 +125,17 @@ class ZookeeperRegistry(Registry):
 
     async def _begin(self) -> Ensemble:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + (self._patience_s if self._session == 0 else 0)
+        begun = loop.time()
+        patience_s = self._patience_s if self._session == 0 else 0
         while True:
             try:
                 return await self._begin_once()
             except (SessionLost, Unavailable) as error:
-                if loop.time() >= deadline:
+                tried_s = loop.time() - begun
+                if tried_s >= patience_s > 0:
+                    advice = "check that the servers run, and --registry"
+                    raise type(error)(f"{error}. It was tried for {tried_s:.0f} s: {advice}") from error
+                if tried_s >= patience_s:
                     raise
                 logger.warning("the registry is tried again: %s", error)
                 await asyncio.sleep(PAUSE_S)
