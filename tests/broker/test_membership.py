@@ -3,12 +3,14 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
+import pytest
 
 from millstream.broker.membership import Membership
 from millstream.clock import SystemClock
 from millstream.cluster.metadata import Endpoint
 from millstream.config.broker import BrokerConfig
 from millstream.controller import tree
+from millstream.registry.contract import NodeExists
 from millstream.registry.memory import MemoryRegistry, MemoryTree
 
 
@@ -83,6 +85,47 @@ def test_what_a_crash_may_have_cost_is_said_until_a_controller_has_heard_it() ->
         assert (await registered_after_a_loss()).was_clean
         await membership.leave()
         await registry.close()
+
+    asyncio.run(main())
+
+
+def test_a_number_that_another_broker_has_is_told_with_its_address(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        shared = MemoryTree()
+        registries = [MemoryRegistry(shared), MemoryRegistry(shared)]
+        memberships = []
+        for number, registry in enumerate(registries):
+            await registry.start()
+            memberships.append(
+                Membership(
+                    registry,
+                    BrokerConfig({"node.id": "2", "registry.session.timeout.ms": "1000"}),
+                    SystemClock(),
+                    (Endpoint("PLAINTEXT", "::1", 9092 + number),),
+                    "PLAINTEXT",
+                    on_lost=lambda: None,
+                    on_joined=lambda: None,
+                )
+            )
+        for root in tree.ROOTS:
+            await registries[0].create(root)
+        await memberships[0].join(kept)
+        with pytest.raises(NodeExists) as refused:
+            await memberships[1].join(kept)
+        told = "broker 2 is running already, at [::1]:9092: give this one another node.id"
+        assert str(refused.value) == told
+        (waiting,) = caplog.messages
+        assert waiting.startswith("broker 2 is registered already, at [::1]:9092; waiting up to 2 s")
+        await registries[0].set(f"{tree.BROKERS}/2", b"what nobody can read")
+        with pytest.raises(NodeExists, match="broker 2 is running already: give this one another"):
+            await memberships[1].join(kept)
+        await memberships[0].leave()
+        await memberships[1].join(kept)
+        await memberships[1].leave()
+        for registry in registries:
+            await registry.close()
 
     asyncio.run(main())
 

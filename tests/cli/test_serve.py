@@ -109,6 +109,26 @@ def test_a_folder_in_use(tmp_path: Path) -> None:
     assert b"Traceback" not in err
 
 
+def test_a_number_in_use(tmp_path: Path) -> None:
+    registry = [
+        "--registry",
+        f"sqlite:{tmp_path}",
+        "-o",
+        "node.id=2",
+        "-o",
+        "registry.session.timeout.ms=1000",
+    ]
+    with serving(tmp_path / "one", *registry) as (_, port):
+        code, out, err = ended(
+            start("serve", "--listen", f"127.0.0.1:{free_port()}", "--data", str(tmp_path / "two"), *registry)
+        )
+    assert (code, out) == (1, b"")
+    told = f"error: broker 2 is running already, at 127.0.0.1:{port}: give this one another node.id\n"
+    assert err.decode().endswith(told)
+    assert "waiting up to 2 s" in err.decode()
+    assert b"Traceback" not in err
+
+
 def test_a_folder_that_cannot_be_made_beside_one_that_can(tmp_path: Path, millstream: CommandLine) -> None:
     port = free_port()
     dirs = f"{tmp_path / 'good'},/dev/null/bad"

@@ -15,12 +15,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+import msgspec
+
 from millstream.clock import Clock
 from millstream.cluster.metadata import Endpoint
 from millstream.config.broker import BrokerConfig
 from millstream.controller import tree
 from millstream.registry.claims import claim
-from millstream.registry.contract import Registry, RegistryError
+from millstream.registry.contract import NodeExists, Registry, RegistryError
 
 log = logging.getLogger(__name__)
 
@@ -103,9 +105,35 @@ class Membership:
                 await look()
             await self._registry.create(path, tree.dump(self._node()), ephemeral=True)
 
+        async def say() -> None:
+            log.warning(
+                "broker %d is registered already%s; waiting up to %g s, as its process may have ended",
+                self._config.node_id,
+                await self._place_of_other(),
+                patience_s,
+            )
+
         patience_s = 2 * self._config["registry.session.timeout.ms"] / 1000
-        await claim(path, create, patience_s)
+        try:
+            await claim(path, create, patience_s, say)
+        except NodeExists as error:
+            if error.path != path:
+                raise
+            raise NodeExists(
+                f"broker {self._config.node_id} is running already{await self._place_of_other()}: "
+                "give this one another node.id",
+                path,
+            ) from error
         self.epoch = (await self._registry.get(path)).created
+
+    async def _place_of_other(self) -> str:
+        """Where the broker is that has this one's number, if that can be read."""
+        try:
+            found = await self._registry.get(self._path)
+            node = msgspec.json.decode(found.data, type=tree.BrokerIdNode)
+        except (RegistryError, msgspec.DecodeError):
+            return ""
+        return str(Endpoint("", node.host, node.port)).replace("://", ", at ", 1)
 
     def _node(self) -> tree.BrokerIdNode:
         first = self._endpoints[0]
