@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,6 +52,11 @@ class Leader:
     port: int = 0
     first_epoch: int = 0
     init_error: int = 0
+    leader_id: int = 1
+    other_port: int | None = None
+    """Where broker 2 is told to be."""
+    hold: Callable[[], Awaitable[object]] | None = None
+    """What comes before the answer to each request for records."""
     ids_given: int = 0
     next_leader: ProduceResponse.NodeEndpoint | None = None
     tried: list[tuple[int, int, int]] = field(default_factory=list)
@@ -68,6 +73,8 @@ class Leader:
                 producer_id=6 + self.ids_given, producer_epoch=self.first_epoch, error_code=self.init_error
             )
         assert isinstance(request, ProduceRequest)
+        if self.hold is not None:
+            await self.hold()
         records = request.topic_data[0].partition_data[0].records
         assert records is not None
         header = read_header(records)
@@ -88,10 +95,15 @@ class Leader:
     def metadata(self) -> MetadataResponse:
         node = MetadataResponse.MetadataResponseBroker(node_id=1, host="127.0.0.1", port=self.port)
         part = MetadataResponse.MetadataResponsePartition(
-            partition_index=0, leader_id=1, leader_epoch=1, replica_nodes=[1], isr_nodes=[1]
+            partition_index=0, leader_id=self.leader_id, leader_epoch=1, replica_nodes=[1], isr_nodes=[1]
         )
         topic = MetadataResponse.MetadataResponseTopic(name=TOPIC, partitions=[part])
-        return MetadataResponse(brokers=[node], topics=[topic], cluster_id="c", controller_id=1)
+        nodes = [node]
+        if self.other_port is not None:
+            nodes.append(
+                MetadataResponse.MetadataResponseBroker(node_id=2, host="127.0.0.1", port=self.other_port)
+            )
+        return MetadataResponse(brokers=nodes, topics=[topic], cluster_id="c", controller_id=1)
 
 
 @asynccontextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 
 from millstream.client.producer_delivery import NO_OFFSET, Delivered, Outcome, fresh_error
+from millstream.errors import KafkaError
 from millstream.protocol.batch import seal
 from millstream.protocol.client_kernel import BatchBuilder
 from millstream.protocol.compression import Codec, compress
@@ -35,6 +36,7 @@ class Batch(Outcome):
         "data",
         "error",
         "is_in_doubt",
+        "last_error",
         "log_append_time_ms",
         "number",
         "partition",
@@ -66,6 +68,8 @@ class Batch(Outcome):
         self.count = 0
         self.attempts = 0
         self.is_in_doubt = False
+        self.last_error: KafkaError | None = None
+        """Why it is to be sent again."""
         self.producer_id = -1
         self.producer_epoch = -1
         self.base_sequence = UNNUMBERED

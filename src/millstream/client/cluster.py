@@ -26,6 +26,8 @@ from millstream.protocol.schema import Request, Response
 
 R = TypeVar("R", bound=Response)
 T = TypeVar("T")
+OnRetry = Callable[[KafkaError], object]
+"""Is told of each error after which there is another try."""
 
 DEFAULT_PORT = 9092
 NO_CONTROLLER = -1
@@ -260,6 +262,7 @@ class Cluster:
         deadline: Deadline,
         *,
         unknown_topic_wait_ms: float | None = None,
+        on_retry: OnRetry | None = None,
     ) -> T:
         """Run `attempt` until it succeeds, fails for good, or the deadline passes.
 
@@ -284,6 +287,8 @@ class Cluster:
                 if not error.retriable or (isinstance(error, Unreachable) and self._is_hopeless):
                     raise
                 failure = error
+            if on_retry is not None:
+                on_retry(failure)
             self.doubt()
             pause_ms = min(pause_ms * self._random.uniform(1.5, 2.5), MAX_BACKOFF_MS)
             if deadline.remaining_ms <= pause_ms:
@@ -302,7 +307,12 @@ class Cluster:
     # ---------------------------------------------------------------- metadata
 
     async def refresh(
-        self, topics: Iterable[str] | None, deadline: Deadline, *, allow_auto_creation: bool = False
+        self,
+        topics: Iterable[str] | None,
+        deadline: Deadline,
+        *,
+        allow_auto_creation: bool = False,
+        on_retry: OnRetry | None = None,
     ) -> Metadata:
         """Ask the cluster about `topics` (all, where None) and its brokers, retrying to reach it."""
 
@@ -323,14 +333,21 @@ class Cluster:
                     self._refreshed_at[topic.name] = now
             return self.metadata
 
-        return await self.retrying(attempt, deadline)
+        return await self.retrying(attempt, deadline, on_retry=on_retry)
 
     def forget(self, topic: str) -> None:
         """Make the next use of `topic` ask the cluster again: an answer showed that it is stale."""
         if self._refreshed_at.pop(topic, None) is not None:
             self.doubt()
 
-    async def topic(self, name: str, deadline: Deadline, *, allow_auto_creation: bool = False) -> Topic:
+    async def topic(
+        self,
+        name: str,
+        deadline: Deadline,
+        *,
+        allow_auto_creation: bool = False,
+        on_retry: OnRetry | None = None,
+    ) -> Topic:
         """A topic whose partitions have leaders, from memory where that is fresh.
 
         A topic that nobody knows is waited for only shortly: it may have been created a moment
@@ -341,11 +358,13 @@ class Cluster:
         async def attempt() -> Topic:
             age = loop.time() - self._refreshed_at.get(name, float("-inf"))
             if age * 1000 > METADATA_MAX_AGE_MS or name not in self.metadata.topics:
-                await self.refresh([name], deadline, allow_auto_creation=allow_auto_creation)
+                await self.refresh(
+                    [name], deadline, allow_auto_creation=allow_auto_creation, on_retry=on_retry
+                )
             return self.metadata.topic(name)
 
         patience_ms = None if allow_auto_creation else UNKNOWN_TOPIC_WAIT_MS
-        return await self.retrying(attempt, deadline, unknown_topic_wait_ms=patience_ms)
+        return await self.retrying(attempt, deadline, unknown_topic_wait_ms=patience_ms, on_retry=on_retry)
 
     async def leader(self, name: str, partition: int, deadline: Deadline) -> Node:
         """The broker that leads a partition, as far as this client knows."""

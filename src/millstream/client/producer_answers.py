@@ -153,6 +153,8 @@ class Answers:
         if batch.attempts > self._settings.retries or is_hopeless or not self.may_retry(batch):
             self.refuse(batch, error if isinstance(error, Exception) else NetworkException(str(error)))
             return
+        if isinstance(error, KafkaError):
+            batch.last_error = error.again()
         with self._buffer.lock:
             line.put_back(batch)
             self._buffer.active[line] = None

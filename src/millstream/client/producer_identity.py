@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from millstream.client.cluster import Cluster
+from millstream.client.cluster import Cluster, OnRetry
 from millstream.client.deadline import Deadline
 from millstream.client.errors import raise_for
 from millstream.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
@@ -38,7 +38,7 @@ class Identity:
     def take(self, producer_id: int, producer_epoch: int) -> None:
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
 
-    async def ask(self, cluster: Cluster, deadline: Deadline) -> None:
+    async def ask(self, cluster: Cluster, deadline: Deadline, on_retry: OnRetry | None = None) -> None:
         """Get a new id."""
 
         async def attempt() -> InitProducerIdResponse:
@@ -47,5 +47,5 @@ class Identity:
             raise_for(response.error_code, None, "a producer id")
             return response
 
-        response = await cluster.retrying(attempt, deadline)
+        response = await cluster.retrying(attempt, deadline, on_retry=on_retry)
         self.take(response.producer_id, response.producer_epoch)

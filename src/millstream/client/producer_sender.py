@@ -12,12 +12,13 @@ from millstream.client.deadline import Deadline
 from millstream.client.metadata import check_topic
 from millstream.client.producer_answers import Answers
 from millstream.client.producer_buffer import RecordBuffer
+from millstream.client.producer_hindrances import IDENTITY, Hindrances
 from millstream.client.producer_identity import Identity
 from millstream.client.producer_line import Line
 from millstream.client.producer_request import Flight, produce_request
 from millstream.client.producer_sealing import Sealing
 from millstream.client.producer_settings import ProducerSettings
-from millstream.errors import KafkaError, NetworkException, RequestTimedOut
+from millstream.errors import KafkaError, NetworkException
 from millstream.protocol.messages import MetadataRequest, MetadataResponse
 
 REFRESH_PAUSE_SECONDS = 0.1
@@ -44,6 +45,7 @@ class Sender:
         self._flights: dict[int, int] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
         self._not_before: dict[str, float] = {}
+        self._hindrances = Hindrances(cluster.metadata)
         self._refreshed_at: dict[str, float] = {}
         self._turn_is_due = False
         self._timer: asyncio.TimerHandle | None = None
@@ -116,7 +118,7 @@ class Sender:
         if not self._sealing.may_leave(batch):
             return expires_at  # a thread is at it
         if not self._has_identity(line):
-            self._start("identity", self._identify)
+            self._start(IDENTITY, self._identify)
             return expires_at
         if not self.may_send(line):
             return expires_at
@@ -143,10 +145,11 @@ class Sender:
                         line.queue.remove(batch)
                         if batch is line.open:
                             line.open = None
-                sent = f"after {batch.attempts} tries" if batch.attempts else "unsent"
-                error = RequestTimedOut(
-                    f"{batch.count or batch.builder.count} records for {line.name} were not written in "
-                    f"{self._settings.delivery_timeout_ms} ms ({sent})"
+                error = self._hindrances.too_late(
+                    line,
+                    batch,
+                    self._settings.delivery_timeout_ms,
+                    has_identity=self._has_identity(line),
                 )
                 self.answers.refuse(batch, error)
         oldest = next((batch for batch in (*line.in_flight, *line.queue) if not batch.is_done), None)
@@ -277,8 +280,10 @@ class Sender:
             self.wake()
 
     async def _identify(self) -> None:
+        deadline = Deadline(self._settings.max_block_ms)
         try:
-            await self._identity.ask(self._cluster, Deadline(self._settings.max_block_ms))
+            await self._identity.ask(self._cluster, deadline, self._hindrances.met(IDENTITY))
+            self._hindrances.over(IDENTITY)
         except KafkaError as error:
             if not error.retriable:  # otherwise each record waits as long as it may
                 self._buffer.drop(list(self._buffer.active), error)
@@ -289,11 +294,15 @@ class Sender:
         self._cluster.forget(name)
         try:
             topic = await self._cluster.topic(
-                name, deadline, allow_auto_creation=self._settings.auto_create_topics
+                name,
+                deadline,
+                allow_auto_creation=self._settings.auto_create_topics,
+                on_retry=self._hindrances.met(f"topic {name}"),
             )
         except Exception as error:
             self._fail_topic(name, error)
             return
+        self._hindrances.over(f"topic {name}")
         self._refreshed_at[name] = self._loop.time()
         self._buffer.update(topic)
 
@@ -321,7 +330,9 @@ class Sender:
     async def _connect(self, node_id: int, lines: Iterable[Line]) -> None:
         try:
             await self._cluster.connection(node_id, Deadline(self._settings.try_timeout_ms))
-        except KafkaError:
+            self._hindrances.over(f"broker {node_id}")
+        except KafkaError as error:
+            self._hindrances.add(f"broker {node_id}", error)
             for line in lines:  # it may be led elsewhere by now
                 line.needs_leader = True
 

@@ -81,7 +81,7 @@ def test_a_rate_is_taken_back_where_nothing_moves(millstream: CommandLine, tmp_p
     assert millstream("reassign", "unthrottle", "--json").json == []
 
 
-def test_a_reader_waits_for_a_leader(cluster: Cluster) -> None:
+def test_a_reader_waits_for_a_leader_and_a_writer_says_that_there_is_none(cluster: Cluster) -> None:
     topic = cluster.create_topic("led-by-one", 1, assignment={0: [3]})
     wrote = subprocess.run(
         [*COMMAND, "produce", topic, "-b", cluster.bootstrap],
@@ -99,6 +99,10 @@ def test_a_reader_waits_for_a_leader(cluster: Cluster) -> None:
     unknown = start(*words, "-p", "7", bootstrap=cluster[1].address)
     _, err = unknown.communicate(timeout=30)
     assert "topic led-by-one has partitions 0 to 0, not 7" in err.decode()
+    writing = start("produce", topic, "--timeout", "1s", bootstrap=cluster[1].address)
+    _, err = writing.communicate(b"in vain\n", timeout=30)
+    assert writing.returncode == 1
+    assert "the last error was: partition led-by-one-0 has no leader at the moment" in err.decode()
     cluster.start_broker(3)
     out, err = reading.communicate(timeout=60)
     assert (reading.returncode, out) == (0, b"kept"), err
