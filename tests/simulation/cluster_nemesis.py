@@ -179,7 +179,7 @@ class ClusterNemesis:
             node.power_loss(self._down_s())
 
     async def power_loss_unheard(self, node: Node) -> None:
-        """A broker comes back, catches up and loses power, and its leaders cannot tell the controller of it."""
+        """A broker comes back, catches up and loses power, unheard by the controller."""
         self._losing += 1
         await node.stop(0.0)
         deaf = self._controller() or self._random.choice(self.nodes)
