@@ -12,6 +12,7 @@ import pytest
 from millstream.testing import Cluster
 from tests.cli.programs import start
 from tests.failover.load import Reader, Writer, check, read_all
+from tests.failover.test_kills import kill_all_at_once
 
 
 def damage(folder: Path) -> None:
@@ -73,8 +74,7 @@ def test_one_log_that_lost_its_end_costs_nothing_though_all_brokers_lost_power(c
         writer.stop()
     cluster.wait_until_healthy()
     hurt = cluster.leader(topic)
-    for member in cluster.members.values():
-        member.kill()
+    kill_all_at_once(cluster)
     for member in cluster.members.values():
         (member.folder / ".millstream_boot").unlink()  # as if the machine had started anew since
     path = cluster[hurt].folder / f"{topic}-0" / f"{0:020d}.log"
