@@ -118,9 +118,9 @@ MUTATIONS: dict[str, tuple[Mutation, str, dict[str, bool], int]] = {
         (ignore_epochs_on_truncation, "cut_off", {}, 4),
         (skip_fencing, "lose_connections", {}, 0),
         (forget_the_old_isr, "kill_beside_a_cut", {}, 0),
-        (refuse_half_batches, "kill", {"trims": True}, 10),
-        (delete_without_the_unheard, "delay", {"trims": True}, 4),
-        (tell_consumers_of_no_cut, "kill_beside_a_cut", {"unclean": True}, 14),
+        (refuse_half_batches, "kill", {"trims": True}, 19),
+        (delete_without_the_unheard, "delay", {"trims": True}, 8),
+        (tell_consumers_of_no_cut, "kill_beside_a_cut", {"unclean": True}, 30),
         (propose_later_lives, "power_loss_unheard", {"is_flushed": False}, 12),
     )
 }

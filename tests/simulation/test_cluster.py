@@ -85,6 +85,7 @@ def test_together_they_test_everything(outcomes: list[Outcome]) -> None:
         "kill beside a cut",
         "kill inside a disk call",
         "power loss",
+        "power loss unheard",
         "clean restart",
         "pause",
         "cut off",
