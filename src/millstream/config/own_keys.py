@@ -21,8 +21,8 @@ OWN_KEYS = (
         1_000_000,
         "How many bytes of records an answer to a consumer on the same machine holds before the partitions"
         " after them wait for the next one: answers are faster there while they fit the processor's cache. A"
-        " partition still gives what was asked for, and a fetch what it said it wants at least. It is for up to"
-        " 64 partitions; where a fetch names more, an answer holds more in proportion.",
+        " partition still gives what was asked for, and a fetch what it said it wants at least. It is for up"
+        " to 64 partitions; where a fetch names more, an answer holds more in proportion.",
         at_least(1024),
     ),
     ConfigKey(
