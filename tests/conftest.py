@@ -72,6 +72,16 @@ def outside_bootstrap() -> str:
 
 
 @pytest.fixture(scope="session")
+def quick_spark() -> Iterator[None]:
+    """Let Spark map the classes that it would load."""
+    from tests.streams.class_archive import java_options
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_SUBMIT_OPTS", java_options())
+        yield
+
+
+@pytest.fixture(scope="session")
 def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess | None]:
     """One broker for all tests that only need their own topics; None when an outside broker is used."""
     if OUTSIDE:

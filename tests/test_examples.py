@@ -53,6 +53,7 @@ def test_no_example_is_left_out() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == RUN_HERE
 
 
+@pytest.mark.usefixtures("quick_spark")
 @pytest.mark.timeout(DEMO_SECONDS * 2)
 def test_demo() -> None:
     """It prints windows as they close, and ends cleanly by Ctrl-C before its minute is over."""
@@ -79,7 +80,8 @@ def test_demo() -> None:
     assert said == []
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("quick_spark")
+@pytest.mark.timeout(400)
 def test_streams_history(broker: Broker, tmp_path: Path) -> None:
     printed = run(str(EXAMPLES / "streams_history.py"), broker.bootstrap, str(tmp_path)).splitlines()
     assert printed == [
@@ -90,7 +92,8 @@ def test_streams_history(broker: Broker, tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("quick_spark")
+@pytest.mark.timeout(400)
 def test_streams_join(tmp_path: Path) -> None:
     words = [
         "-m",

@@ -82,7 +82,8 @@ def test_our_own_client(broker: BrokerProcess) -> None:
     assert "medlar" in done.stdout
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("quick_spark")
+@pytest.mark.timeout(400)
 def test_the_app(broker: BrokerProcess, tmp_path: Path) -> None:
     """It runs until its total is there, and ends cleanly by Ctrl-C."""
     shown = block("python", "from millstream.streams")

@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="package")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(quick_spark: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Spark in this process's own JVM, on two cores."""
     os.environ["PYSPARK_PYTHON"] = sys.executable  # else workers run whatever python3 is on the path
     folder = tmp_path_factory.mktemp("spark")
@@ -69,7 +69,7 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.fixture(scope="package")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
+def cluster(quick_spark: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
     """A Spark cluster of two workers."""
     with StandaloneCluster(tmp_path_factory.mktemp("cluster"), workers=2) as running:
         yield running

@@ -8,7 +8,7 @@ broker's records and, while it runs, the number of its process in `broker-ID/pid
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -59,18 +59,6 @@ def check_folders(config: BrokerConfig) -> None:
                 f"{folder} holds the records of a single broker, started without --brokers. "
                 "Choose another folder with --data DIR"
             )
-
-
-def process_ids(folder: str) -> Mapping[int, int]:
-    """The processes of the brokers below a folder, by broker; also of those that were killed."""
-    found = {}
-    for name in os.listdir(folder):
-        kind, _, number = name.partition("-")
-        path = os.path.join(folder, name, PID_FILE)
-        if kind == "broker" and number.isdecimal() and os.path.exists(path):
-            with open(path) as file:
-                found[int(number)] = int(file.read())
-    return found
 
 
 def _shifted(listeners: list[Listener], step: int) -> Iterator[str]:
