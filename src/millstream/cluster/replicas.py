@@ -71,6 +71,8 @@ class Replicas:
         self._counters: dict[str, TopicCounters] = {}
         self._watermarks: dict[TopicPartition, int] | None = None
         self._saving = asyncio.Lock()
+        self._losses = 0
+        """How often the session was lost."""
         self._absent: set[Partition | None] = set()
         """Those whose log is in no log dir, though it should be."""
         self._holder = Holder(
@@ -175,7 +177,9 @@ class Replicas:
         a start, one that is not there is made only if its records cannot lie in a log dir that is not
         there either, or if they are to be copied from a leader; else it is held, but offline.
         KafkaStorageError if one could not be made; then it is tried again when the same is said again.
+        If the session is lost meanwhile, the rest waits until the cluster says it again.
         """
+        losses = self._losses
         config = log_config(topic.overrides, self._config)
         held = self._topics.setdefault(topic.name, {})
         self._names[topic.topic_id] = topic.name
@@ -188,6 +192,8 @@ class Replicas:
                 failure = failure or error
             if pauses.is_due:
                 await pauses.take()
+                if losses != self._losses:
+                    return
         if failure is not None:
             raise failure
 
@@ -362,6 +368,7 @@ class Replicas:
 
     def session_lost(self) -> None:
         """Lead nothing that another broker might lead by now, until the cluster says so again."""
+        self._losses += 1
         for partition in self:
             if partition.is_leader and partition.leadership is not None:
                 partition.resign()
