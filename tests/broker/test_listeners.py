@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from millstream.broker.places import occupancies
 from millstream.broker.server import PEER_LISTENER, Broker
 from millstream.config.broker import BrokerConfig
 from millstream.config.keys import ConfigError
+from millstream.net.occupancy import MANY
 from millstream.storage.os_disk import OsDisk
 from tests.zookeeper import ZookeeperServer
 
@@ -83,7 +85,7 @@ def test_brokers_find_a_place_on_a_listener_that_is_theirs(tmp_path: Path, peers
 
 @pytest.mark.parametrize("peers", [PEER_LISTENER, "OTHER"])
 def test_brokers_take_no_more_descriptors_than_files_leave(tmp_path: Path, peers: str) -> None:
-    """Of eight, clients leave them two, though max.connections is nothing to them."""
+    """Of eight, clients leave them four, though max.connections is nothing to them."""
 
     async def main() -> None:
         settings = {**TWO, "log.dirs": str(tmp_path)}
@@ -96,10 +98,26 @@ def test_brokers_take_no_more_descriptors_than_files_leave(tmp_path: Path, peers
             Broker(BrokerConfig(settings), disk=disk) as broker,
             AsyncExitStack() as stack,
         ):
-            assert await held(stack, broker, "PLAINTEXT", 7) == 6
-            assert await held(stack, broker, peers, 3) == 2
+            assert await held(stack, broker, "PLAINTEXT", 5) == 4
+            assert await held(stack, broker, peers, 5) == 4
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "of_clients", "of_brokers"), [(8, 4, 4), (32, 16, 16), (128, 80, 48), (704, 528, 176)]
+)
+def test_brokers_of_a_small_cluster_find_places_where_the_process_may_open_little(
+    descriptors: int, of_clients: int, of_brokers: int
+) -> None:
+    """As with ulimit -n of 64, 128, 256 and 1024. Each broker has up to nine links to another one."""
+    found = []
+    for occupancy in occupancies(BrokerConfig(TWO), lambda _: MANY, descriptors):
+        entered = 0
+        while occupancy.enter("127.0.0.1") is None:
+            entered += 1
+        found.append(entered)
+    assert found == [of_clients, of_brokers]
 
 
 @pytest.mark.parametrize(

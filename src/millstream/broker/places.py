@@ -10,6 +10,10 @@ from millstream.net.occupancy import Occupancy
 MAX_KEPT = 1024
 """How many clients leave to brokers at most; a quarter where there are few."""
 
+ENOUGH = 48
+"""What the brokers of a small cluster take, with a link for each purpose: it is kept if it is at most half.
+Without their places they copy nothing and agree on nothing, and clients gain nothing by having them."""
+
 
 def occupancies(
     config: BrokerConfig, max_connections_of_ip: Callable[[str], int], descriptors: int
@@ -19,7 +23,7 @@ def occupancies(
     Together they never hold more than `descriptors`. Where brokers have a listener of their own, those that
     are kept for them are never taken by clients.
     """
-    kept = min(descriptors // 4, MAX_KEPT)
+    kept = max(min(descriptors // 4, MAX_KEPT), min(descriptors // 2, ENOUGH))
     is_apart = config.peer_listener is None
     configured = Occupancy(
         lambda: config["max.connections"],

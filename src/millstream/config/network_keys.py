@@ -93,7 +93,8 @@ NETWORK_KEYS = (
         " once. listener.name.plaintext.max.connections limits those of the listener PLAINTEXT. Other brokers"
         " always find a place, if they have a listener of their own. The broker takes fewer if the process"
         " may not open as many files (ulimit -n), of which max.open.files are its logs', and up to 1024, a"
-        " quarter of the others where they are few, are kept for brokers.",
+        " quarter of the others where they are few (but 48 if that is no more than half), are kept for"
+        " brokers.",
         at_least(0),
         "cluster-wide",
     ),
