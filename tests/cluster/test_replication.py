@@ -24,6 +24,7 @@ from millstream.errors import (
     NotLeaderOrFollower,
     OffsetNotAvailable,
 )
+from millstream.model import TopicPartition
 from millstream.protocol.messages import FetchRequest, FetchResponse
 from millstream.storage.log import Appended, Log
 from tests.cluster.nodes import TOPIC_ID, Nodes, batch, run, until
@@ -330,6 +331,34 @@ def test_a_session_that_is_lost_while_a_topic_is_taken_leaves_nothing_led(
         await nodes.tell()
         assert sum(each.is_leader for each in held) == 8
         await nodes[1].send(b"a", index=7)
+
+    run(test, tmp_path)
+
+
+def test_a_topic_that_is_deleted_while_it_is_taken_is_not_held_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on the controller's own broker, which deletes its records in the controller's turn."""
+    monkeypatch.setattr(pauses, "TURN_SECONDS", 0.0)
+
+    async def test(nodes: Nodes) -> None:
+        held, store = nodes[2].replicas, nodes[2].store
+        opened: list[str] = []
+        create = store.create
+
+        def creating(name: TopicPartition, *arguments: Any, **options: Any) -> Log:
+            opened.append(str(name))
+            return create(name, *arguments, **options)
+
+        monkeypatch.setattr(store, "create", creating)
+        applying = asyncio.create_task(nodes.create(partitions=8))
+        while len(held) < 2:
+            await asyncio.sleep(0)
+        known = list(opened)
+        await held.drop(nodes.topic)
+        await applying
+        assert opened == known
+        assert len(held) == 0
 
     run(test, tmp_path)
 

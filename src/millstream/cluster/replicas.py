@@ -177,7 +177,8 @@ class Replicas:
         a start, one that is not there is made only if its records cannot lie in a log dir that is not
         there either, or if they are to be copied from a leader; else it is held, but offline.
         KafkaStorageError if one could not be made; then it is tried again when the same is said again.
-        If the session is lost meanwhile, the rest waits until the cluster says it again.
+        If the session is lost meanwhile, the rest waits until the cluster says it again; if the topic is
+        dropped, which the controller does by itself, there is no rest.
         """
         losses = self._losses
         config = log_config(topic.overrides, self._config)
@@ -192,7 +193,7 @@ class Replicas:
                 failure = failure or error
             if pauses.is_due:
                 await pauses.take()
-                if losses != self._losses:
+                if losses != self._losses or topic.topic_id not in self._names:
                     return
         if failure is not None:
             raise failure
