@@ -7,6 +7,7 @@ import shutil
 import threading
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -25,6 +26,7 @@ from millstream.errors import (
     OffsetNotAvailable,
 )
 from millstream.model import TopicPartition
+from millstream.protocol.batch import Codec
 from millstream.protocol.messages import FetchRequest, FetchResponse
 from millstream.storage.log import Appended, Log
 from tests.cluster.nodes import TOPIC_ID, Nodes, batch, run, until
@@ -359,6 +361,37 @@ def test_a_topic_that_is_deleted_while_it_is_taken_is_not_held_again(
         await applying
         assert opened == known
         assert len(held) == 0
+
+    run(test, tmp_path)
+
+
+def test_a_batch_that_was_checked_in_a_thread_is_not_acknowledged_by_what_came_in_its_place(
+    tmp_path: Path,
+) -> None:
+    """Its request may wait for another partition first: meanwhile another broker can lead, without it."""
+
+    async def test(nodes: Nodes) -> None:
+        await nodes.create()
+        await nodes[1].send(b"a")
+        await nodes.stop(2, 3)
+        partition, noise = nodes[1].partition(), Random(1)
+        large = partition.append(batch(noise.randbytes(1 << 17), codec=Codec.LZ4), -1, 9)
+        assert isinstance(large, asyncio.Future)
+        appended = await large
+        assert appended.last_offset == 1
+        await nodes.start(2, 3)
+        nodes.elect(2, [2, 3])
+        await nodes.tell()
+        await nodes[2].send(b"in its place", b"and after it")
+        await nodes[1].until_committed(3)
+        with pytest.raises(NotLeaderOrFollower):
+            partition.when_acknowledged(-1, appended)
+        await until(lambda: nodes.topic.partitions[0].isr == [1, 2, 3])
+        nodes.elect(1, [1, 2, 3])
+        await nodes.tell()
+        await nodes[1].send(b"last")
+        with pytest.raises(NotLeaderOrFollower):
+            partition.when_acknowledged(-1, appended)
 
     run(test, tmp_path)
 

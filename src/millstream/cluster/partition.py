@@ -222,7 +222,12 @@ class Partition(Replica):
         return self._commit_waiters.wait(next_offset)
 
     def when_acknowledged(self, acks: int, appended: Appended) -> asyncio.Future[None] | None:
-        """A future that ends when an append may be acknowledged; None if it may be now."""
+        """A future that ends when an append may be acknowledged; None if it may be now.
+
+        Who wants all in-sync replicas to have it is refused if another broker has led since it was appended.
+        """
+        if acks == ALL:
+            self._check_kept(appended)
         next_offset = appended.last_offset + 1
         flushing = self._flushing
         is_flush_owed = self.log.recovery_point < next_offset and (flushing.is_due or flushing.waiters)
@@ -237,6 +242,17 @@ class Partition(Replica):
             flushing.start()  # none is under way if the last was refused, and this was written before
             return flushing.waiters.wait(next_offset)  # also where others wait: none overtakes them
         return None
+
+    def _check_kept(self, appended: Appended) -> None:
+        """Raise unless this replica leads, and has what was appended: another leader may not have had it.
+
+        Who had to wait for the append, and for other partitions of its request, comes here late.
+        """
+        if self.refusal is not None:
+            raise self.refusal.again()
+        epoch = appended.leader_epoch
+        if epoch != self.leader_epoch and epoch != self.log.epochs.epoch_of(appended.last_offset):
+            raise NotLeaderOrFollower(f"{self.name} was led by another broker since")
 
     async def _copied_and_flushed(self, copied: asyncio.Future[None], appended: Appended) -> None:
         """The request that reaches flush.messages waits for that flush, whoever has copies."""

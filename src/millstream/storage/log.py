@@ -59,6 +59,8 @@ class Appended(NamedTuple):
     """-1 unless the batch's timestamp is that of the append."""
     log_start_offset: int
     is_duplicate: bool
+    leader_epoch: int
+    """That of its records: with their offsets it tells them from all others that may come to be there."""
 
 
 class Log:
@@ -192,8 +194,9 @@ class Log:
                 if sent is not None:
                     if append_time_ms >= 0:
                         append_time_ms = sent.timestamp
+                    epoch = self.epochs.epoch_of(sent.last_offset)
                     return Appended(
-                        sent.first_offset, sent.last_offset, append_time_ms, self.start_offset, True
+                        sent.first_offset, sent.last_offset, append_time_ms, self.start_offset, True, epoch
                     )
         base_offset = self.end_offset
         last_offset = base_offset + header.last_offset_delta
@@ -210,7 +213,7 @@ class Log:
         if producer_id >= 0:
             self._note_producer(header, marker, base_offset, last_offset)
         self.end_offset = self.producers.end_offset = last_offset + 1
-        return Appended(base_offset, last_offset, append_time_ms, self.start_offset, False)
+        return Appended(base_offset, last_offset, append_time_ms, self.start_offset, False, leader_epoch)
 
     def append_as_follower(self, data: memoryview) -> None:
         """Add whole, checked batches that carry the leader's offsets and epochs.
