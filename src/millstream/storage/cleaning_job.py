@@ -19,7 +19,7 @@ class CleaningJob(msgspec.Struct, frozen=True, kw_only=True):
     aborted: list[AbortedTransaction]
     """The aborted transactions of these segments."""
     last_offsets: list[int]
-    """Where the last batches of the producers end."""
+    """Where batches end that stay without records too: the producers' last, and the leader epochs' first."""
     marker_epochs: dict[int, int]
     """The epochs of producers of whom only a marker is known."""
     now_ms: int

@@ -20,6 +20,9 @@ from millstream.storage.segment_list import SegmentList
 
 log = logging.getLogger(__name__)
 
+FIRST_EPOCH = 0
+"""No epoch comes before it: nobody has to know where it began."""
+
 
 def mend(epochs: Epochs, segments: SegmentList, found: OtherEpoch, end_offset: int) -> bool:
     """Whether the batches bear out one whose epoch is not that of its offset; it then is. In any thread.
@@ -71,6 +74,21 @@ def checked_epochs(epochs: Epochs, segments: SegmentList, start_offset: int, end
                 log.warning("%s does not agree with the batches, and is made again from these", path)
                 return observed_epochs(segments)
     return epochs
+
+
+def epoch_beginnings(epochs: Epochs, segments: SegmentList, start_offset: int, end_offset: int) -> list[int]:
+    """Where the first batches end of the leader epochs that begin in [start_offset, end_offset).
+
+    A replica that copies the log knows epochs by their batches alone. If it took a later one for the first it
+    would, as a leader, believe a follower that diverges before that one. In any thread.
+    """
+    found = []
+    for epoch, start in epochs.entries:
+        if epoch > FIRST_EPOCH and start_offset <= start < end_offset:
+            first = batch_at(segments, start)
+            if first is not None and first.leader_epoch == epoch:
+                found.append(first.last_offset)
+    return found
 
 
 def batch_at(segments: SegmentList, offset: int) -> BatchHeader | None:
