@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from millstream.protocol.batch import decode_records, encode_batch
 from millstream.protocol.record import Record
 from millstream.storage.cleanable import find_cleanable
@@ -63,3 +65,37 @@ def test_a_copy_of_a_compacted_log_tells_where_another_diverged(tmp_path: Path) 
         assert [table(nodes[one])[b"a"] for one in (1, 2, 3)] == [b"committed"] * 3
 
     run(test, tmp_path)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_what_was_compacted_away_for_records_that_are_cut_off_is_copied_again(
+    tmp_path: Path, is_restarted: bool
+) -> None:
+    """After an unclean election: the leader has the older record, and no later one."""
+
+    async def test(nodes: Nodes) -> None:
+        await nodes.create(cleanup_policy="compact")
+        await commit(nodes[1], b"a", b"older")
+        await commit(nodes[1], b"b", b"1")
+        await nodes.stop(2)
+        nodes.elect(1, [1])
+        await nodes.tell(1)
+        await commit(nodes[1], b"a", b"later")
+        log = nodes[1].partition().log
+        log.roll(log.end_offset)
+        await commit(nodes[1], b"c", b"1")
+        compact(find_cleanable(log, log.end_offset, NOW_MS), NOW_MS, 1 << 20)
+        assert decode_records(nodes[1].content())[0].key == b"b"
+        nodes.elect(2, [2])
+        await nodes.start(2)
+        await nodes.tell(2, is_new=False)
+        await commit(nodes[2], b"d", b"1")
+        if is_restarted:
+            await nodes.stop(1)
+            await nodes.start(1)
+        await nodes.tell(1, is_new=False)
+        await until(lambda: nodes.topic.partitions[0].isr == [1, 2])
+        await nodes[1].until_committed(3)
+        assert table(nodes[1]) == table(nodes[2]) == {b"a": b"older", b"b": b"1", b"d": b"1"}
+
+    run(test, tmp_path, count=2)

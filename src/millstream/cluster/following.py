@@ -75,7 +75,11 @@ class Following:
                 told.epoch,
                 told.end_offset,
             )
-            partition.truncate(offset)
+            if self._is_compacted_from(offset):
+                log.warning("%s is copied anew: it was compacted beyond %d", partition.name, offset)
+                partition.restart(0)
+            else:
+                partition.truncate(offset)
             return True
         before, records = (held.start_offset, partition.high_watermark), data.records
         if records:
@@ -89,6 +93,15 @@ class Following:
             partition.copy(memoryview(b""), data.high_watermark, data.log_start_offset)
         self._pause_s = FIRST_PAUSE_S
         return bool(records) or before != (held.start_offset, partition.high_watermark)
+
+    def _is_compacted_from(self, offset: int) -> bool:
+        """Whether records may be gone from below an offset because of later ones that are to be cut off.
+
+        Only what is committed is compacted, and only an unclean election cuts that off.
+        """
+        held = self.partition.log
+        committed = self.partition.high_watermark if held.config.is_compacted else 0
+        return offset < max(held.cleaned_until, committed)
 
     def _may_restart(self, leader_start: int) -> bool:
         """Whether this log lies before all that the leader has, or holds nothing at all.
