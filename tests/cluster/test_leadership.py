@@ -68,7 +68,7 @@ def test_a_follower_must_have_what_its_leader_began_with(tmp_path: Path) -> None
 def test_after_a_refusal_nothing_is_proposed_for_a_moment(tmp_path: Path) -> None:
     case = Case(tmp_path, [1])
     assert case.fetch(3, 10)
-    case.leadership.refused()
+    case.leadership.refused(is_final=True)
     assert not case.fetch(3, 10)
     case.pass_time(REFUSED_PAUSE_S)
     assert case.leadership.expand(case.high_watermark)
@@ -100,11 +100,29 @@ def test_a_proposal_names_the_life_in_which_a_follower_was_fit(tmp_path: Path) -
     state = PartitionState([1, 2, 3], [1, 2], 1, 4, 7)
     with pytest.raises(IneligibleReplica):
         altered(state, proposal, {1: 10, 2: 20, 3: 31}, frozenset(), Rules(2))
-    case.leadership.refused()
+    case.leadership.refused(is_final=True)
     case.pass_time(REFUSED_PAUSE_S)
     assert not case.fetch(3, 7)
     assert case.fetch(3, 10)
     assert case.leadership.proposal() == [(1, -1), (2, -1), (3, 31)]
+
+
+def test_who_was_refused_counts_until_no_earlier_copy_of_the_proposal_can_let_it_in(tmp_path: Path) -> None:
+    case = Case(tmp_path, [1, 2])
+    leadership = case.leadership
+    assert case.fetch(3, 9)
+    case.fetch(2, 10)
+    leadership.refused(is_final=False)
+    assert leadership.committed(8, 10) == 9
+    case.pass_time(REFUSED_PAUSE_S)
+    assert leadership.expand(case.high_watermark)
+    assert leadership.proposed == [1, 2], "once this is written, what was written before is overtaken"
+    leadership.refused(is_final=True)
+    assert leadership.committed(8, 10) == 9
+    case.pass_time(REFUSED_PAUSE_S)
+    assert leadership.expand(case.high_watermark)
+    leadership.accepted([1, 2], 8)
+    assert leadership.committed(8, 10) == 10
 
 
 def test_strangers_are_refused(tmp_path: Path) -> None:
@@ -158,7 +176,7 @@ def test_a_follower_that_is_always_one_fetch_behind_is_in_sync(tmp_path: Path) -
 def test_those_about_to_join_are_waited_for_until_they_lag_or_die(tmp_path: Path) -> None:
     case = Case(tmp_path, [1])
     leadership = case.leadership
-    leadership.refused()  # so that nobody is proposed yet
+    leadership.refused(is_final=True)  # so that nobody is proposed yet
     assert leadership.committed(8, 10) == 10
     case.fetch(3, 10)
     append(case.log, batch(b"more"))
@@ -166,7 +184,7 @@ def test_those_about_to_join_are_waited_for_until_they_lag_or_die(tmp_path: Path
     case.pass_time(31)
     leadership.recount()
     assert leadership.committed(8, 11) == 11
-    leadership.refused()
+    leadership.refused(is_final=True)
     case.fetch(3, 11)
     assert leadership.committed(8, 12) == 11
     del case.alive[3]
@@ -178,7 +196,7 @@ def test_nobody_waits_for_one_that_came_back_before_it_has_caught_up(tmp_path: P
     """It was caught up a moment ago, in its earlier life, and may have to copy everything now."""
     case = Case(tmp_path, [1])
     leadership = case.leadership
-    leadership.refused()  # so that nobody is proposed yet
+    leadership.refused(is_final=True)  # so that nobody is proposed yet
     case.fetch(3, 10)
     case.alive[3] = 31
     case.fetch(3, 0)
@@ -225,7 +243,7 @@ def test_who_is_not_let_in_is_not_waited_for(tmp_path: Path) -> None:
     assert leadership.proposed == [1, 3]
     append(case.log, batch(b"more"))
     assert leadership.committed(8, 11) == 10
-    leadership.refused()
+    leadership.refused(is_final=True)
     assert leadership.committed(8, 11) == 11
     case.fetch(3, 10)
     assert leadership.committed(8, 11) == 11
@@ -237,7 +255,7 @@ def test_who_was_not_let_in_and_gets_no_further_is_not_waited_for_later(tmp_path
     leadership = case.leadership
     case.fetch(2, 10)
     assert case.fetch(3, 10)
-    leadership.refused()
+    leadership.refused(is_final=True)
     append(case.log, batch(b"more"))
     case.fetch(2, 11)
     assert leadership.committed(8, 11) == 11

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from millstream.controller import tree
-from millstream.errors import NetworkException
+from millstream.errors import InvalidUpdateVersion, NetworkException
+from millstream.protocol.messages import AlterPartitionRequest, AlterPartitionResponse
 from millstream.registry.contract import Set
 from tests.cluster.brokers import Brokers, run, until
 
@@ -85,6 +86,47 @@ def test_a_proposal_goes_on_once_the_controller_can_read_the_topic_again(tmp_pat
         await registry.multi([Set(path, good)])
         await until(lambda: leadership.isr == [each for each in leadership.replicas if each != lame])
         assert (await brokers.produce(leader, "t", b"third")).error_code == 0
+
+    run(test, tmp_path, replica_lag_time_max_ms="1000")
+
+
+def test_a_refused_proposal_lets_nobody_in_by_a_copy_that_comes_late(tmp_path: Path) -> None:
+    """What is acknowledged after the refusal would be lacking in who is let in then."""
+
+    async def test(brokers: Brokers) -> None:
+        await brokers.create("t", 1, 3, min_insync_replicas="2")
+        await brokers.send("t", b"first")
+        leader, controller = brokers.leader_of("t"), brokers.controller
+        victim = next(each for each in brokers.ids if each not in (leader, controller.config.node_id))
+        join = cut(brokers, victim, "fetch")
+        await brokers.send("t", b"second")
+        await until(lambda: victim not in brokers.isr_of("t"))
+        late: list[AlterPartitionRequest] = []
+        peers = brokers[leader].peers
+        real = peers.request
+
+        async def request(broker_id: int, purpose: str, asked: Any, *rest: Any) -> Any:
+            if purpose == "isr" and not late:
+                late.append(asked)
+                raise NetworkException("not answered in time")
+            return await real(broker_id, purpose, asked, *rest)
+
+        peers.request = request  # type: ignore[assignment]
+        picture = controller.controller.term.picture
+        fit = picture.hindered_for
+        picture.hindered_for = lambda topic, index: {victim}  # type: ignore[method-assign]
+        join()
+        leadership = brokers.replica(leader, "t").leadership
+        assert leadership is not None
+        await until(lambda: bool(late) and leadership.proposed is None)
+        cut(brokers, victim, "fetch")
+        picture.hindered_for = fit  # type: ignore[method-assign]
+        await brokers.send("t", b"third")
+        answer = await real(controller.config.node_id, "isr", late[0], AlterPartitionResponse, 5000.0)
+        assert [part.error_code for topic in answer.topics for part in topic.partitions] == [
+            InvalidUpdateVersion.code
+        ]
+        assert victim not in brokers.isr_of("t")
 
     run(test, tmp_path, replica_lag_time_max_ms="1000")
 

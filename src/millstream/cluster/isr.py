@@ -2,7 +2,7 @@
 
 All proposals of this broker that wait go in one AlterPartition, one request at a time. A proposal whose
 outcome is not known (no answer came) is sent again until it is: the partition epoch in it makes sure that
-the controller writes it at most once.
+the controller writes it at most once. If it is refused then, what was sent before may still be on its way.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FIRST_PAUSE_S = 0.02
 MAX_PAUSE_S = 0.5
 
 REFUSALS = (IneligibleReplica.code, OperationNotAttempted.code, InvalidRequest.code)
-"""Answers after which nothing has been, or will be, written."""
+"""Answers after which nothing has been written."""
 
 OVERTAKEN = (InvalidUpdateVersion.code, FencedLeaderEpoch.code, NewLeaderElected.code)
 """Answers that say that something else is written down than this leader believes: it will be told.
@@ -67,6 +67,8 @@ class IsrChanges:
         self._peers = peers
         self._counters = counters
         self._waiting: dict[Partition, None] = {}
+        self._unanswered: dict[Partition, tuple[int, int]] = {}
+        """The leader and partition epochs of proposals that were sent and not answered."""
         self._task: asyncio.Task[None] | None = None
 
     def propose(self, partition: Partition) -> None:
@@ -90,19 +92,10 @@ class IsrChanges:
             if not proposals:
                 continue
             try:
-                answer = await self._peers.request(
-                    self._metadata.controller_id, "isr", request, AlterPartitionResponse, TIMEOUT_MS
-                )
-                if answer.error_code:
-                    raise error_for(answer.error_code)()
+                self._take(await self._ask(request, proposals), proposals)
             except KafkaError as error:
                 log.info("the controller did not take ISR changes yet: %s", error.message)
                 self._waiting = {**waiting, **self._waiting}
-                await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, MAX_PAUSE_S)
-                continue
-            try:
-                self._take(answer, proposals)
             except Exception:  # a defect in one partition's way is none of the others'
                 log.exception("ISR changes could not be taken; they are proposed again")
                 self._waiting = {**waiting, **self._waiting}
@@ -111,6 +104,21 @@ class IsrChanges:
                 pause_s = min(pause_s * 2, MAX_PAUSE_S)
             else:
                 pause_s = FIRST_PAUSE_S
+
+    async def _ask(
+        self, request: AlterPartitionRequest, proposals: dict[tuple[UUID, int], Proposal]
+    ) -> AlterPartitionResponse:
+        try:
+            answer = await self._peers.request(
+                self._metadata.controller_id, "isr", request, AlterPartitionResponse, TIMEOUT_MS
+            )
+        except BaseException:
+            for partition, leader_epoch, version in proposals.values():
+                self._unanswered[partition] = (leader_epoch, version)
+            raise
+        if answer.error_code:
+            raise error_for(answer.error_code)()
+        return answer
 
     def _request(
         self, waiting: dict[Partition, None]
@@ -121,6 +129,7 @@ class IsrChanges:
         for partition in waiting:
             leadership = partition.leadership
             if leadership is None or leadership.proposed is None:
+                self._unanswered.pop(partition, None)
                 continue  # it leads no more, or was told something else meanwhile
             topic = topics.get(partition.topic_id)
             if topic is None:
@@ -170,9 +179,11 @@ class IsrChanges:
                     changed = len(data.isr) - len(leadership.isr)
                     self._counters.expansions.value += max(0, changed)
                     self._counters.shrinks.value += max(0, -changed)
+                    self._unanswered.pop(partition, None)
                     partition.isr_accepted(data.isr, data.partition_epoch)
                 elif data.error_code in REFUSALS:
-                    partition.isr_refused()
+                    unanswered = self._unanswered.pop(partition, None)
+                    partition.isr_refused(is_final=unanswered != (leader_epoch, version))
                 else:
                     log.info("%s: %s", partition.name, error_for(data.error_code).__name__)
                     if data.error_code not in OVERTAKEN:

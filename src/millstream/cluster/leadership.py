@@ -109,6 +109,8 @@ class Leadership:
         """The broker epoch in which each of them was fit, -1 for one that is not known."""
         self._no_proposal_before = LONG_AGO
         self._joining: set[int] = set()
+        self._doubtful: set[int] = set()
+        """Who was refused, and may be let in yet by an earlier copy of the proposal."""
         self.followers: dict[int, Follower] = {}
         self._counted: list[Follower] = []
         self._set_replicas(state, now)
@@ -134,6 +136,7 @@ class Leadership:
         self.version = state.version
         self.isr = list(state.isr)
         self.proposed = None
+        self._doubtful.clear()
         self._set_replicas(state, self._holder.clock.monotonic())
         self.recount()
 
@@ -145,7 +148,7 @@ class Leadership:
             for one in self._joining
             if one in self.followers and self._is_joining(self.followers[one], now, holder.max_lag_s())
         }
-        counted = rules.counted(self.isr, self.proposed, self._joining)
+        counted = rules.counted(self.isr, self.proposed, self._joining | self._doubtful)
         self._counted = [one for one in self.followers.values() if one.replica_id in counted]
 
     def _is_joining(self, follower: Follower, now: float, max_lag_s: float) -> bool:
@@ -207,13 +210,21 @@ class Leadership:
         return self._may_propose(now) and self._join(follower, high_watermark)
 
     def expand(self, high_watermark: int) -> bool:
-        """Propose to have one more in sync that need not fetch for that; false if there is none."""
+        """Propose to have one more in sync that need not fetch for that; false if there is none.
+
+        While it is in doubt who may be let in yet, the ISR as it is: once that is written anew, nobody can.
+        """
         now, end_offset, max_lag_s = (
             self._holder.clock.monotonic(),
             self._log.end_offset,
             self._holder.max_lag_s(),
         )
-        return self._may_propose(now) and any(
+        if not self._may_propose(now):
+            return False
+        if self._doubtful:
+            self._propose(list(self.isr))
+            return True
+        return any(
             self._join(follower, high_watermark)
             for follower in self.followers.values()
             if rules.is_caught_up(follower.end_offset, end_offset, follower.caught_up_at, now, max_lag_s)
@@ -280,13 +291,14 @@ class Leadership:
         self.isr = list(isr)
         self.version = version
         self.proposed = None
+        self._doubtful.clear()
         for one in self.followers.values():
             if one.replica_id in self.isr:
                 one.admitted()
         self.recount()
 
-    def refused(self) -> float:
-        """The controller wrote nothing down, and never will. Nobody waits for who was not let in.
+    def refused(self, *, is_final: bool) -> float:
+        """The controller wrote nothing down. Nobody waits for who was not let in, if that is final.
 
         How long it takes until all of them may be proposed again; others may before.
         """
@@ -295,6 +307,8 @@ class Leadership:
         for one in self.proposed or ():
             if one in self.followers and one not in self.isr:
                 self.followers[one].refused(now)
+                if not is_final:
+                    self._doubtful.add(one)
         self.proposed = None
         longest = max((one.refused_until for one in self.followers.values()), default=now)
         self.recount()

@@ -390,10 +390,10 @@ class Partition(Replica):
             self._isr_changed()
             self.admit_followers()
 
-    def isr_refused(self) -> None:
-        """The controller will not write it down."""
+    def isr_refused(self, *, is_final: bool) -> None:
+        """The controller did not write it down, and will not if that is final."""
         if self.leadership is not None:
-            pause_s = self.leadership.refused()
+            pause_s = self.leadership.refused(is_final=is_final)
             self.commit()
             loop = asyncio.get_running_loop()
             for each in {REFUSED_PAUSE_S, pause_s}:
