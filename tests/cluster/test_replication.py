@@ -443,6 +443,29 @@ def test_a_new_leader_says_where_the_end_is_only_once_it_knows(tmp_path: Path) -
     run(test, tmp_path)
 
 
+def test_a_restarted_leader_says_where_the_end_is_only_once_it_knows(tmp_path: Path) -> None:
+    """Alone in sync, it leads on in the epoch in which it led before."""
+
+    async def test(nodes: Nodes) -> None:
+        await nodes.create(min_insync_replicas="2", replicas=[1, 2])
+        await nodes[1].send(b"a")
+        nodes[1].partition().check_available()
+        await nodes.stop(1, 2, is_clean=False)
+        nodes.topic.partitions[0].isr = [1]
+        (nodes[1].path / "replication-offset-checkpoint").unlink()  # as if it had been killed before
+        await nodes.start(1)
+        await nodes.tell(1, is_new=False)
+        partition = nodes[1].partition()
+        with pytest.raises(OffsetNotAvailable):
+            partition.check_available()
+        await nodes.start(2)
+        await nodes.tell(2, is_new=False)
+        await until(lambda: partition.high_watermark == 1)
+        partition.check_available()
+
+    run(test, tmp_path)
+
+
 def test_deleted_records_are_deleted_on_every_replica(tmp_path: Path) -> None:
     async def test(nodes: Nodes) -> None:
         await nodes.create()

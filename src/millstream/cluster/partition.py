@@ -121,6 +121,8 @@ class Partition(Replica):
             return
         self.is_leader = True
         self.acknowledged = 0
+        if state.leader_epoch != self.leader_epoch:
+            self._led_from = log.end_offset
         self.leader_epoch = state.leader_epoch
         self.refusal = None
         log.begin_epoch(state.leader_epoch)

@@ -45,6 +45,8 @@ class Replica:
         self.refusal: KafkaError | None = NotLeaderOrFollower(f"{name} is not led here")
         """Why nothing can be written; None while this replica leads."""
         self.high_watermark = min(max(high_watermark, log.start_offset), log.end_offset)
+        self._led_from = 0
+        """Where the log ended when this replica began to lead."""
         self.is_throttled_leader = False
         """Whether followers that are not in sync copy from here at a limited rate only."""
         self.is_throttled_follower = False
@@ -177,8 +179,12 @@ class Replica:
         return self.log.last_stable_offset(self.high_watermark)
 
     def check_available(self) -> None:
-        """Raise unless the high watermark covers this leader's epoch (KIP-207)."""
-        if self.high_watermark < self.log.epochs.start_offset_of(self.leader_epoch):
+        """Raise unless the high watermark covers all that was here when this replica began to lead (KIP-207).
+
+        That is up to where its epoch starts, or more if it led in it before a restart of its broker: the high
+        watermark that was written down then may be less than what it had told.
+        """
+        if self.high_watermark < self._led_from:
             raise OffsetNotAvailable
 
     def watch(self, waiter: ByteWaiter) -> None:
