@@ -99,6 +99,20 @@ def test_consumers_read_from_the_replica_in_their_rack(tmp_path: Path) -> None:
     run(test, tmp_path, replica_selector_class=selector)
 
 
+def test_only_the_leader_says_that_an_offset_is_out_of_range(tmp_path: Path) -> None:
+    """A follower may lag behind, and a consumer that takes it for the leader would begin anew elsewhere."""
+
+    async def test(brokers: Brokers) -> None:
+        await brokers.create("t")
+        await brokers.send("t", b"a")
+        for number in brokers.ids:
+            is_leader = number == brokers.leader_of("t")
+            expected = OffsetOutOfRange if is_leader else NotLeaderOrFollower
+            assert (await brokers.fetch(number, "t", 2)).error_code == expected.code
+
+    run(test, tmp_path, replica_selector_class="RackAwareReplicaSelector")
+
+
 def test_without_a_selector_followers_send_consumers_to_the_leader(tmp_path: Path) -> None:
     async def test(brokers: Brokers) -> None:
         await brokers.create("t")

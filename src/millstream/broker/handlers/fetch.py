@@ -11,7 +11,7 @@ from millstream.broker.new_leaders import WRONG_BROKER, NewLeaders
 from millstream.broker.router import Context, handles
 from millstream.cluster.partition import Partition
 from millstream.cluster.waiters import ByteWaiter
-from millstream.errors import ClusterAuthorizationFailed, KafkaError, OffsetOutOfRange
+from millstream.errors import ClusterAuthorizationFailed, KafkaError, NotLeaderOrFollower, OffsetOutOfRange
 from millstream.pauses import Pauses
 from millstream.protocol.messages import FetchRequest, FetchResponse
 from millstream.storage.reading import Slice
@@ -203,9 +203,10 @@ class _Fetch:
             if position.last_fetched_epoch >= 0:
                 epoch, end_offset = log.epochs.end_offset_for(position.last_fetched_epoch, log.end_offset)
                 if epoch < 0:
+                    _check_leads(partition)
                     raise OffsetOutOfRange(f"the epoch {position.last_fetched_epoch} is not known here")
                 if epoch < position.last_fetched_epoch or end_offset < position.fetch_offset:
-                    partition.check_lease()
+                    _check_leads(partition)
                     data.diverging_epoch = FetchResponse.EpochEndOffset(epoch=epoch, end_offset=end_offset)
             if data.diverging_epoch is None and data.preferred_read_replica < 0:
                 is_full = found.read_bytes >= self._full_bytes
@@ -219,7 +220,7 @@ class _Fetch:
                         nowait=nowait,
                     )
                 except OffsetOutOfRange:
-                    partition.check_lease()  # another may lead by now, and have what is not here
+                    _check_leads(partition)
                     data.log_start_offset = log.start_offset
                     raise
                 if self._is_committed_only:
@@ -389,6 +390,16 @@ class _Fetch:
                 if self._is_incremental and not has_news:
                     continue
             yield position, data
+
+
+def _check_leads(partition: Partition) -> None:
+    """Raise unless what is not here is nowhere: a follower may lag behind, and another may lead by now.
+
+    A consumer that took a follower for the leader would else begin anew where it is told to (KIP-392).
+    """
+    if not partition.is_leader:
+        raise NotLeaderOrFollower(f"{partition.name} is not led here, and does not hold what was asked for")
+    partition.check_lease()
 
 
 def _aborted(partition: Partition, found: Slice, nowait: bool) -> list[FetchResponse.AbortedTransaction]:
