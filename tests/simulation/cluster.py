@@ -25,7 +25,10 @@ from tests.simulation.cluster_churn import ClusterChurn
 from tests.simulation.cluster_nemesis import ClusterNemesis
 from tests.simulation.cluster_trimmer import Seen
 from tests.simulation.committed_reader import CommittedReader
+from tests.simulation.compacted_topic import NAME as COMPACTED_TOPIC
+from tests.simulation.compacted_topic import CompactedTopic
 from tests.simulation.consumer import Consumer
+from tests.simulation.end_watch import EndWatch
 from tests.simulation.group_reader import GroupReader
 from tests.simulation.history import Entry, History
 from tests.simulation.host import Host, Process
@@ -65,7 +68,7 @@ HEAL_S = 180.0
 LEFT_OPEN_S = 9.0
 """After which everything that dead clients left open has been aborted."""
 READERS, WORKERS = "readers", "workers"
-CHANGEFUL, TRIMMED, UNCLEAN = 0x5EED, 0x7219, 0x0C1E
+CHANGEFUL, TRIMMED, UNCLEAN, COMPACTED, REPLACED, NEAR = 0x5EED, 0x7219, 0x0C1E, 0xC0DA, 0xD15C, 0x4EA2
 WORKER = "w"
 """What the names of workers begin with."""
 TRANSFERRERS = (("t0", NEW), ("t1", OLD))
@@ -81,14 +84,20 @@ def simulate_cluster(
     brokers: int | None = None,
     trims: bool | None = None,
     unclean: bool | None = None,
+    compacts: bool | None = None,
+    loses_disks: bool | None = None,
+    reads_anywhere: bool | None = None,
 ) -> Outcome:
     """Run one seed whole. Never raises for what the brokers did wrong: that is in the outcome.
 
-    What is None is chosen by the seed; `trims` and `unclean` say whether there are topics whose records are
-    deleted, and whose replicas are elected though they are not in sync.
+    What is None is chosen by the seed; `trims`, `unclean` and `compacts` say whether there are topics whose
+    records are deleted, whose replicas are elected though they are not in sync, and that are compacted;
+    `loses_disks` whether brokers come back with empty disks, `reads_anywhere` whether somebody reads from
+    followers.
     """
     world = World(seed, trace_lines=trace_lines)
-    run = _Run(world, duration_s, favourite, is_flushed, brokers, trims, unclean)
+    chosen = (is_flushed, brokers, trims, unclean, compacts, loses_disks, reads_anywhere)
+    run = _Run(world, duration_s, favourite, *chosen)
     outcome = Outcome(seed)
     watcher = _Watcher(run.noted)
     logger = logging.getLogger("millstream")
@@ -97,7 +106,7 @@ def simulate_cluster(
     logger.addHandler(watcher)
     try:
         world.run(run.main(), limit_s=duration_s + 10 * HEAL_S)
-        outcome.anomalies = check(run.history) + check_ledger(run.ledger)
+        outcome.anomalies = check(run.history) + check(run.input_history) + check_ledger(run.ledger)
         if run.trimmed is not None:
             outcome.anomalies += check(run.trimmed.history) + list(aborted_reads(run.trimmed.ledger))
             outcome.anomalies += complaints(run.trimmed.ledger)
@@ -120,6 +129,9 @@ WORDS = {
     "truncations": "cut off at",
     "isr_changes": "in sync are now",
     "sessions_lost": "session with the registry is lost",
+    "compactions": "compacted ",
+    "compactions of offsets": "compacted __consumer_offsets",
+    "compactions of transactions": "compacted __transaction_state",
 }
 """What brokers say when they did something that counts."""
 
@@ -150,6 +162,9 @@ class _Run:
         brokers: int | None,
         trims: bool | None,
         unclean: bool | None,
+        compacts: bool | None,
+        loses_disks: bool | None,
+        reads_anywhere: bool | None,
     ) -> None:
         self.world = world
         self.duration_s = duration_s
@@ -171,8 +186,22 @@ class _Run:
         self.ledger = Ledger()
         # Nothing acknowledged is lost in either mode: the nemesis keeps to what each can bear.
         self.history = History(is_flushed_before_ack=True)
+        self.input_history = History(is_flushed_before_ack=True)
         if Random(world.seed ^ UNCLEAN).random() < 0.2 if unclean is None else unclean:
             self.unclean = UncleanTopic(self._start, self._brokers, self.history)
+        self.compacted: CompactedTopic | None = None
+        """Where only the last record of each key stays; and so it is with the internal topics."""
+        if Random(world.seed ^ COMPACTED).random() < 0.15 if compacts is None else compacts:
+            own = Random(world.seed ^ COMPACTED << 1)
+            self.compacted = CompactedTopic(self._start, self._brokers, self.history, own)
+        if loses_disks is None:
+            loses_disks = Random(world.seed ^ REPLACED).random() < 0.2
+        self.loses_disks = loses_disks
+        """Whether brokers come back with empty disks; and somebody asks where partitions end all the time."""
+        if reads_anywhere is None:
+            reads_anywhere = Random(world.seed ^ NEAR).random() < 0.2
+        self.reads_anywhere = reads_anywhere
+        """Whether there is one who reads from any replica (KIP-392)."""
         self.faults: Counter[str] = Counter()
         self.noted: Counter[str] = Counter()
         self.lived: Counter[str] = Counter()
@@ -194,6 +223,10 @@ class _Run:
         }
         if is_trimmed:
             settings["log.retention.check.interval.ms"] = str(CHECK_INTERVAL_MS)
+        if self.compacted is not None:
+            settings |= self.compacted.settings
+        if self.reads_anywhere:
+            settings["replica.selector.class"] = "RackAwareReplicaSelector"
         session_ms, sees_death = random.choice((1500, 4000)), random.random() < 0.5
         knows_boots, cold_probability = random.random() < 0.7, random.choice((0.0, 0.0, 0.05, 0.3))
         self.nodes = [
@@ -229,7 +262,7 @@ class _Run:
         counts.update(fate.name.lower() for fate in self.ledger.fates())
         for program in self.programs:
             counts += getattr(program, "counts", Counter())
-        for topic in (self.trimmed, self.unclean):
+        for topic in (self.trimmed, self.unclean, self.compacted):
             if topic is not None:
                 counts += topic.counts
         counts["acks"] = sum(producer.acked for producer in self.producers)
@@ -256,8 +289,12 @@ class _Run:
         self._start_consumers()
         for number in range(2):
             self._start_reader(f"reader-{number}")
+        self.readers[0].reads_anywhere = self.reads_anywhere
+        if self.loses_disks:
+            self._start_end_watch()
         trimming = await self._begin_trimming(admin)
         await self._begin_unclean(admin)
+        await self._begin_compacted(admin)
         operator = self._start_operator()
         churn, churning = self._start_churn() if self.is_changeful else (None, None)
         nemesis = ClusterNemesis(
@@ -268,6 +305,7 @@ class _Run:
             self.faults,
             self._is_whole,
             is_flushed=self.is_flushed,
+            loses_disks=self.loses_disks,
             favourite=self.favourite,
         )
         await nemesis.run(self.duration_s)
@@ -285,7 +323,7 @@ class _Run:
         await self._in_time("producers", self._until(lambda: self.counts()["acks"] >= least_acks))
         for producer in self.producers:
             producer.is_over = True
-        for own in (self.trimmed, self.unclean):
+        for own in (self.trimmed, self.unclean, self.compacted):
             if own is not None:
                 await self._in_time("those of a topic of their own", own.end())
         for lives in self.lives:
@@ -427,13 +465,10 @@ class _Run:
         for number, (kind, (topic, index)) in enumerate(zip(kinds, places, strict=True)):
             process = self._start(f"producer-{number}")
             client = LeaderClient(self._brokers(process), topic, index)
-            history = self.history
-            if topic == INPUT:
-                history = History(is_flushed_before_ack=True, complaints=self.history.complaints)
             producer = kind(
                 f"{kind.__name__[0].lower()}{number}",
                 client,
-                history,
+                self.input_history if topic == INPUT else self.history,
                 process.random,
                 process.clock.now_ms,
                 acks=0 if kind is FireAndForget else -1,
@@ -455,6 +490,13 @@ class _Run:
         reader = CommittedReader(name, self._brokers(process), self.ledger, process.random)
         process.start(reader.run((*self.ledger.accounts, *self.ledger.outputs)))
         self.readers.append(reader)
+        self.programs.append(reader)
+
+    def _start_end_watch(self) -> None:
+        process = self._start("end-watch")
+        watch = EndWatch(self._brokers(process), self.history, process.random)
+        self.programs.append(watch)
+        process.start(watch.run([(EVENTS, index) for index in range(PARTITIONS[EVENTS])]))
 
     def _start_operator(self) -> Operator | None:
         """In half of the seeds somebody moves partitions about, those of the internal topics too."""
@@ -499,6 +541,12 @@ class _Run:
             creating = self._create(admin, UNCLEAN_TOPIC, 1, CONFIGS, UNCLEAN_REPLICAS)
             await self._in_time("the controller", admin.call(creating))
             self.unclean.begin()
+
+    async def _begin_compacted(self, admin: Process) -> None:
+        if self.compacted is not None:
+            creating = self._create(admin, COMPACTED_TOPIC, 1, self.compacted.configs)
+            await self._in_time("the controller", admin.call(creating))
+            self.compacted.begin()
 
     # What is known from inside
 
@@ -656,6 +704,7 @@ class _Run:
             else:
                 self.ledger.final[place] = read
         for place in self.inputs:
+            self.input_history.final[place[1]] = [Entry(*each) for each in self.ledger.final[place]]
             self.ledger.inputs[place] = [value for _, value in self.ledger.final[place]]
         self.ledger.complaints += ledger.complaints
 

@@ -13,6 +13,7 @@ from millstream.cluster import rules
 from millstream.cluster.following import Following
 from millstream.cluster.leadership import Leadership
 from millstream.cluster.metadata import PartitionState
+from millstream.cluster.replica import Replica
 from millstream.controller import elections, partition_changes
 from millstream.controller.isr import Proposal
 from millstream.protocol.messages import FetchRequest
@@ -111,6 +112,11 @@ def propose_later_lives() -> AbstractContextManager[Any]:
     return patch.object(Leadership, "proposal", proposal)
 
 
+def tell_ends_too_early() -> AbstractContextManager[Any]:
+    """A new leader tells where a partition ends before it knows how much of it is committed."""
+    return patch.object(Replica, "check_available", lambda _: None)
+
+
 MUTATIONS: dict[str, tuple[Mutation, str, dict[str, bool], int]] = {
     mutation.__name__: (mutation, favourite, chosen, first)
     for mutation, favourite, chosen, first in (
@@ -122,6 +128,7 @@ MUTATIONS: dict[str, tuple[Mutation, str, dict[str, bool], int]] = {
         (delete_without_the_unheard, "delay", {"trims": True}, 8),
         (tell_consumers_of_no_cut, "kill_beside_a_cut", {"unclean": True}, 30),
         (propose_later_lives, "power_loss_unheard", {"is_flushed": False}, 12),
+        (tell_ends_too_early, "kill_all", {"loses_disks": True}, 0),
     )
 }
 """Each with the fault that brings it to light soonest, what a seed must not leave out for that, and the first
@@ -133,6 +140,7 @@ def seeds_until_caught(name: str, limit: int) -> int:
     from tests.simulation.cluster import simulate_cluster
 
     mutation, favourite, chosen, first = MUTATIONS[name]
+    chosen = {"compacts": False, "loses_disks": False, "reads_anywhere": False, **chosen}
     with mutation():
         for seed in range(first, first + limit):
             if not simulate_cluster(seed, duration_s=MUTATION_S, favourite=favourite, **chosen).is_good:

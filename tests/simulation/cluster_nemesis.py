@@ -37,6 +37,7 @@ class ClusterNemesis:
         is_whole: Callable[[], bool],
         *,
         is_flushed: bool,
+        loses_disks: bool = False,
         favourite: str = "",
     ) -> None:
         """`is_whole`: all replicas of all partitions are in sync. `favourite` comes ten times as often."""
@@ -77,6 +78,8 @@ class ClusterNemesis:
         }
         if is_flushed:
             self._faults[self.power_loss_of_all] = 1
+        if loses_disks:
+            self._faults[self.lose_disk] = 4
         if favourite:
             self._faults[getattr(self, favourite)] *= 10
 
@@ -109,7 +112,15 @@ class ClusterNemesis:
         self.world.log("the faults are over")
 
     def _is_forbidden(self, fault: Fault) -> bool:
-        """What was acknowledged without being flushed is on two disks at least; a third may be killed."""
+        """What was acknowledged without being flushed is on two disks at least; a third may be killed.
+
+        One disk may be lost whole, flushed or not, while all the others are well.
+        """
+        if fault == self.lose_disk:
+            if self._is_damaged or self._is_hurt or not self._is_whole():
+                return True
+            self._is_hurt = True
+            return False
         if fault == self.damage and (self._is_damaged or self._is_hurt or not self._is_whole()):
             return True
         if self._is_flushed:
@@ -199,6 +210,11 @@ class ClusterNemesis:
         for link in links:
             link.slowness = 1.0
         self._losing -= 1
+
+    async def lose_disk(self, node: Node) -> None:
+        for each in self.nodes:
+            each.host.disk.kill_after = 0
+        node.lose_disk(self._down_s())
 
     async def clean_restart(self, node: Node) -> None:
         await node.stop(self._down_s())

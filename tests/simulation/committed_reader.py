@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable
 from random import Random
 
@@ -10,7 +11,7 @@ from millstream.errors import error_for
 from millstream.protocol.batch import decode_records
 from millstream.protocol.fetched import whole_batches
 from millstream.protocol.messages import FetchRequest
-from tests.simulation.brokers import Brokers
+from tests.simulation.brokers import Address, Brokers
 from tests.simulation.client import RETRY_S
 from tests.simulation.consumer import text_of
 from tests.simulation.ledger import CommittedRead, Ledger, Place
@@ -24,9 +25,17 @@ class Unreadable(OSError):
 
 
 async def read_committed(
-    brokers: Brokers, place: Place, offset: int, max_bytes: int, max_wait_ms: int = 100
+    brokers: Brokers,
+    place: Place,
+    offset: int,
+    max_bytes: int,
+    max_wait_ms: int = 100,
+    address: Address | None = None,
 ) -> tuple[list[tuple[int, str]], int]:
-    """The committed values from an offset on, and the offset to go on at. OSError to try again later."""
+    """The committed values from an offset on, and the offset to go on at. OSError to try again later.
+
+    Told by the leader, or by the broker at `address`, which may be a follower.
+    """
     await brokers.leader(*place)
     partition = FetchRequest.FetchPartition(
         partition=place[1],
@@ -42,10 +51,13 @@ async def read_committed(
         isolation_level=READ_COMMITTED,
         topics=[topic],
     )
-    answer = await brokers.ask_leader(*place, request, FETCH_VERSION)
+    if address is None:
+        answer = await brokers.ask_leader(*place, request, FETCH_VERSION)
+    else:
+        answer = await brokers.client(address, "replica").request(request, FETCH_VERSION)
     found = answer.responses[0].partitions[0]
     if found.error_code:
-        name, address = error_for(found.error_code).__name__, await brokers.leader(*place)
+        name, address = error_for(found.error_code).__name__, address or await brokers.leader(*place)
         brokers.client(address).log(f"{address[0]} refuses a fetch of {place} at {offset}: {name}")
         brokers.forget_leader(*place)
         raise Unreadable(name)
@@ -72,6 +84,9 @@ class CommittedReader:
         self.position: dict[Place, int] = {}
         self.is_hasty = False
         """Whether it takes as much as it can get, and waits for nothing."""
+        self.counts: Counter[str] = Counter()
+        self.reads_anywhere = False
+        """Whether it reads from any replica, another one each time."""
 
     async def run(self, places: Iterable[Place]) -> None:
         self.position = dict.fromkeys(places, 0)
@@ -80,7 +95,10 @@ class CommittedReader:
                 try:
                     max_bytes = 1_000_000 if self.is_hasty else self.random.choice((1, 1000, 1_000_000))
                     wait_ms = 0 if self.is_hasty else self.random.choice((0, 100, 500))
-                    values, following = await read_committed(self.brokers, place, offset, max_bytes, wait_ms)
+                    where = self.random.choice(self.brokers.bootstrap) if self.reads_anywhere else None
+                    values, following = await read_committed(
+                        self.brokers, place, offset, max_bytes, wait_ms, where
+                    )
                 except Unreadable as error:
                     if str(error) == "OffsetOutOfRange":
                         self.ledger.complaints.append(f"{self.name}: {place}@{offset} is out of range")
@@ -90,6 +108,8 @@ class CommittedReader:
                 except OSError:
                     await asyncio.sleep(self.random.uniform(0.0, RETRY_S))
                     continue
+                if self.reads_anywhere:
+                    self.counts["reads anywhere"] += len(values)
                 self.ledger.reads += [CommittedRead(self.name, place, at, value) for at, value in values]
                 self.position[place] = self.ledger.positions[self.name, place] = following
             await asyncio.sleep(self.random.uniform(0.0, 0.05))

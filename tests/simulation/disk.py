@@ -73,6 +73,11 @@ class SimDisk:
         for line in torn:
             self.world.log(f"power loss: {line}")
 
+    def clear(self) -> None:
+        """Another disk, with nothing on it; no process may run."""
+        self.root = Folder()
+        self.used_bytes = 0
+
     def is_faulty(self) -> bool:
         """Whether a call may fail now through no fault of the caller's."""
         return bool(

@@ -125,6 +125,11 @@ class Node:
         self.down_until = self.world.now + down_s
         self.host.power_loss()
 
+    def lose_disk(self, down_s: float) -> None:
+        """The machine comes back with an empty disk."""
+        self.power_loss(down_s)
+        self.host.disk.clear()
+
     async def stop(self, down_s: float) -> None:
         """End the broker as an operator does."""
         process, broker = self.process, self.broker

@@ -15,6 +15,14 @@ Producer = tuple[int, int, int, bool]
 def differences(replicas: Mapping[str, Partition]) -> Iterator[str]:
     """In what the replicas of a partition differ, from where all of them start on."""
     start_offset = max((replica.log.start_offset for replica in replicas.values()), default=0)
+    if any(replica.log.config.is_compacted for replica in replicas.values()):
+        tables = {name: _table(replica) for name, replica in replicas.items()}
+        for key in sorted({key for table in tables.values() for key in table}):
+            found = {name: table.get(key) for name, table in tables.items()}
+            if len(set(found.values())) > 1:
+                yield f"differ: {key!r} is {found}"
+        yield from _unlike_producers(replicas, start_offset)
+        return
     contents = {name: content(replica, start_offset) for name, replica in replicas.items()}
     if len(set(contents.values())) > 1:
         sizes = {name: len(each) for name, each in contents.items()}
@@ -24,6 +32,10 @@ def differences(replicas: Mapping[str, Partition]) -> Iterator[str]:
     if len(set(seen.values())) > 1:
         counts = {name: len(each) for name, each in seen.items()}
         yield f"show different records as committed: {counts} from {start_offset} on"
+    yield from _unlike_producers(replicas, start_offset)
+
+
+def _unlike_producers(replicas: Mapping[str, Partition], start_offset: int) -> Iterator[str]:
     known = {name: _producers(replica) for name, replica in replicas.items()}
     everyone = {number for producers in known.values() for number in producers}
     for number in sorted(everyone):
@@ -43,6 +55,19 @@ def content(replica: Partition, offset: int) -> bytes:
         data.append(bytes(found.data))
         offset = found.next_offset
     return b"".join(data)
+
+
+def _table(replica: Partition) -> dict[bytes, tuple[int, bytes]]:
+    """What compaction must leave: the last committed value of each key, and its offset."""
+    log = replica.log
+    aborted = log.aborted_transactions(log.start_offset, log.end_offset)
+    latest: dict[bytes, tuple[int, bytes]] = {}
+    for record in decode_records(content(replica, log.start_offset), aborted=aborted):
+        key = bytes(record.key or b"")
+        latest.pop(key, None)
+        if record.value is not None:
+            latest[key] = (record.offset, bytes(record.value))
+    return latest
 
 
 def _committed(replica: Partition, start_offset: int, data: bytes) -> tuple[int, ...]:

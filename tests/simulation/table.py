@@ -77,6 +77,8 @@ class Writer:
     def __init__(self, name: str, client: Client, random: Random) -> None:
         self.acked = 0
         self.is_over = False
+        self.rest_s = 0.04
+        """How long it pauses at most."""
         self.table: Table = {}
         """What was acknowledged."""
         self._client = client
@@ -112,7 +114,7 @@ class Writer:
                 else:
                     self.table[key] = value
             self.acked += 1
-            await asyncio.sleep(random.uniform(0.0, 0.04))
+            await asyncio.sleep(random.uniform(0.0, self.rest_s))
 
     async def _send(self, batch: bytes) -> None:
         place = ProduceRequest.PartitionProduceData(index=0, records=batch)
@@ -125,6 +127,7 @@ class Writer:
             if not code:
                 return
             expect_retriable("a batch", code)
+            self._client.refused()
             await asyncio.sleep(RETRY_S)
 
 
@@ -133,13 +136,15 @@ class TableReader:
 
     def __init__(self, client: Client, random: Random) -> None:
         self.tables = 0
+        self.rest_s = 1.0
+        """How long it pauses at most."""
         self._client = client
         self._random = random
 
     async def run(self) -> None:
         while True:
             await self.read()
-            await asyncio.sleep(self._random.uniform(0.0, 1.0))
+            await asyncio.sleep(self._random.uniform(0.0, self.rest_s))
 
     async def read(self) -> Table:
         end = await self._client.offset(0, LATEST)
@@ -156,6 +161,7 @@ class TableReader:
             if answer.error_code:
                 if error_for(answer.error_code).__name__ != "OffsetOutOfRange":
                     expect_retriable("a fetch", answer.error_code)
+                self._client.refused()
                 await asyncio.sleep(RETRY_S)
                 return await self.read()  # a power loss may have taken what was not acknowledged
             data = memoryview(answer.records or b"")

@@ -77,6 +77,12 @@ def test_together_they_test_everything(outcomes: list[Outcome]) -> None:
         "unclean acks",
         "unclean losses",
         "diverged consumers",
+        "compactions of offsets",
+        "compactions of transactions",
+        "table acks",
+        "tables",
+        "ends told",
+        "reads anywhere",
     ):
         assert counts[name] > 0, name
     for name in (
@@ -100,6 +106,7 @@ def test_together_they_test_everything(outcomes: list[Outcome]) -> None:
         "failed fsync",
         "damaged records",
         "clock jump",
+        "lose disk",
     ):
         assert faults[name] > 0, name
 
