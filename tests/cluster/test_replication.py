@@ -29,7 +29,7 @@ from millstream.model import TopicPartition
 from millstream.protocol.batch import Codec
 from millstream.protocol.messages import FetchRequest, FetchResponse
 from millstream.storage.log import Appended, Log
-from tests.cluster.nodes import TOPIC_ID, Nodes, batch, run, until
+from tests.cluster.nodes import TOPIC, TOPIC_ID, Nodes, batch, run, until
 
 
 def test_followers_copy_everything_and_acks_all_waits_for_them(tmp_path: Path) -> None:
@@ -863,3 +863,23 @@ def test_a_follower_of_a_deleted_topic_counts_for_no_later_one_of_that_name(tmp_
             assert nodes[number].content() == nodes[1].content()
 
     run(test, tmp_path, replica_fetch_backoff_ms="20", replica_fetch_wait_max_ms="50")
+
+
+@pytest.mark.parametrize("is_flushed", [False, True])
+def test_a_folder_that_does_not_say_whose_it_is_may_be_an_earlier_topics(
+    tmp_path: Path, is_flushed: bool
+) -> None:
+    """Of a topic whose deletion its broker did not hear of: nobody leads the one that has its name now."""
+
+    async def test(nodes: Nodes) -> None:
+        await nodes.create()
+        await nodes[1].send(b"of an earlier topic")
+        await nodes.stop(is_clean=is_flushed)
+        (nodes[2].path / f"{TOPIC}-0" / "partition.metadata").write_bytes(b"version: 0\n")  # torn
+        nodes.elect(-1, [1, 2, 3])
+        await nodes.start(2)
+        await nodes.tell(2, is_new=False)
+        assert nodes[2].partition().log.end_offset == is_flushed
+        assert any("stray" in one.name for one in nodes[2].path.iterdir()) != is_flushed
+
+    run(test, tmp_path)

@@ -247,7 +247,14 @@ class Replicas:
     ) -> Partition:
         name = TopicPartition(topic.name, index)
         is_copied = self._is_copied(state)
-        opened = self._open(name, topic.topic_id, config, is_new=is_new or is_copied, is_copy=is_copied)
+        opened = self._open(
+            name,
+            topic.topic_id,
+            config,
+            is_new=is_new or is_copied,
+            is_copy=is_copied,
+            is_replicated=len(state.replicas) > 1,
+        )
         counters = self._counters.get(topic.name)
         if counters is None:
             counters = self._counters[topic.name] = TopicCounters(self._metrics, topic.name)
@@ -273,11 +280,18 @@ class Replicas:
         partition.is_throttled_follower = is_listed(topic.overrides, FOLLOWERS, index, broker_id)
 
     def _open(
-        self, name: TopicPartition, topic_id: UUID, config: LogConfig, *, is_new: bool, is_copy: bool = False
+        self,
+        name: TopicPartition,
+        topic_id: UUID,
+        config: LogConfig,
+        *,
+        is_new: bool,
+        is_copy: bool = False,
+        is_replicated: bool = False,
     ) -> Log:
         store = self._store
         try:
-            opened = store.get(name, topic_id, is_copy=is_copy)
+            opened = store.get(name, topic_id, is_copy=is_copy, is_replicated=is_replicated)
             if opened is not None:
                 opened.config = config
                 return opened
@@ -340,7 +354,13 @@ class Replicas:
         pauses = Pauses()
         for index, state in enumerate(topic.partitions):
             if self._broker_id in state.replicas and index not in held:
-                self._open(TopicPartition(topic.name, index), topic.topic_id, config, is_new=True)
+                self._open(
+                    TopicPartition(topic.name, index),
+                    topic.topic_id,
+                    config,
+                    is_new=True,
+                    is_replicated=len(state.replicas) > 1,
+                )
             if pauses.is_due:
                 await pauses.take()
 

@@ -199,14 +199,21 @@ class Store:
     # Logs
 
     def get(
-        self, partition: TopicPartition, topic_id: UUID | None = None, *, is_copy: bool = False
+        self,
+        partition: TopicPartition,
+        topic_id: UUID | None = None,
+        *,
+        is_copy: bool = False,
+        is_replicated: bool = False,
     ) -> Log | None:
         """The log of a partition, None if there is none.
 
         One that belongs to another topic id is set aside, never served and never deleted. Of several, in
         different log dirs, the one of this topic id that reaches furthest is served. One that does not say
         whose it is was never flushed; if the log `is_copy`, and others have what it is to hold, it is set
-        aside, too: it may be an earlier topic's that a failing disk kept from being deleted.
+        aside, too: it may be an earlier topic's that a failing disk kept from being deleted. So is one that
+        `is_replicated`: it may be an earlier topic's of whose deletion this broker did not hear. What a power
+        loss leaves of records that were never flushed is not counted on where there are other replicas.
         """
         if topic_id is not None and partition in self._doubles:
             self._choose(partition, topic_id)
@@ -214,7 +221,12 @@ class Store:
         if found is None or topic_id is None:
             return found
         known = self._topic_ids[partition]
-        if known == NO_UUID and is_copy and found.end_offset > found.start_offset:
+        is_lasting = found.recovery_point > found.segments.first.base_offset  # and so was what it says then
+        if (
+            known == NO_UUID
+            and found.end_offset > found.start_offset
+            and (is_copy or (is_replicated and not is_lasting))
+        ):
             log.warning("%s does not say whose it is, and others have its records: set aside", found.folder)
             self._set_aside(partition, self._remove(partition).folder)
             return None
