@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from millstream.cluster.metadata import INTERNAL_TOPICS
 from millstream.cluster.partition import Partition
 from millstream.controller import tree
 from millstream.errors import TopicAlreadyExists, error_for
@@ -601,7 +602,7 @@ class _Run:
         )
 
     def _compare_replicas(self) -> None:
-        """All replicas of a partition hold the same bytes, and know the same of them."""
+        """All replicas of a partition hold the same bytes, or the same table, and know the same of them."""
         for place, state in self._states():
             replicas = self._replicas(place)
             if len(replicas) != len(state.replicas):
@@ -610,7 +611,8 @@ class _Run:
             if len(state.isr) <= least and place[0] != UNCLEAN_TOPIC:
                 # A hurried operator may have left so few that a damaged one is needed, and is not mended.
                 replicas = {name: each for name, each in replicas.items() if each.log.damage is None}
-            for text in differences(replicas):
+            are_compacted = self.compacted is not None and place[0] in (COMPACTED_TOPIC, *INTERNAL_TOPICS)
+            for text in differences(replicas, are_compacted=are_compacted):
                 self.history.complaints.append(f"the replicas of {place} {text}")
 
     def _check_topics(self, operator: Operator) -> None:

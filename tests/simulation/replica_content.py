@@ -12,10 +12,13 @@ Producer = tuple[int, int, int, bool]
 """Epoch, last sequence, last offset, and whether a transaction is open."""
 
 
-def differences(replicas: Mapping[str, Partition]) -> Iterator[str]:
-    """In what the replicas of a partition differ, from where all of them start on."""
+def differences(replicas: Mapping[str, Partition], *, are_compacted: bool = False) -> Iterator[str]:
+    """In what the replicas of a partition differ, from where all of them start on.
+
+    Those that `are_compacted`, each by itself, need only hold the same last value of each key.
+    """
     start_offset = max((replica.log.start_offset for replica in replicas.values()), default=0)
-    if any(replica.log.config.is_compacted for replica in replicas.values()):
+    if are_compacted:
         tables = {name: _table(replica) for name, replica in replicas.items()}
         for key in sorted({key for table in tables.values() for key in table}):
             found = {name: table.get(key) for name, table in tables.items()}
