@@ -24,11 +24,13 @@ from tests.simulation.checker import Anomaly, check
 from tests.simulation.client import LATEST, RETRY_S
 from tests.simulation.cluster_churn import ClusterChurn
 from tests.simulation.cluster_nemesis import ClusterNemesis
+from tests.simulation.cluster_setting import Setting, random_for, setting_of
 from tests.simulation.cluster_trimmer import Seen
 from tests.simulation.committed_reader import CommittedReader
 from tests.simulation.compacted_topic import NAME as COMPACTED_TOPIC
 from tests.simulation.compacted_topic import CompactedTopic
 from tests.simulation.consumer import Consumer
+from tests.simulation.consumer_member import ConsumerMember
 from tests.simulation.end_watch import EndWatch
 from tests.simulation.group_reader import GroupReader
 from tests.simulation.history import Entry, History
@@ -69,7 +71,6 @@ HEAL_S = 180.0
 LEFT_OPEN_S = 9.0
 """After which everything that dead clients left open has been aborted."""
 READERS, WORKERS = "readers", "workers"
-CHANGEFUL, TRIMMED, UNCLEAN, COMPACTED, REPLACED, NEAR = 0x5EED, 0x7219, 0x0C1E, 0xC0DA, 0xD15C, 0x4EA2
 WORKER = "w"
 """What the names of workers begin with."""
 TRANSFERRERS = (("t0", NEW), ("t1", OLD))
@@ -83,22 +84,14 @@ def simulate_cluster(
     favourite: str = "",
     is_flushed: bool | None = None,
     brokers: int | None = None,
-    trims: bool | None = None,
-    unclean: bool | None = None,
-    compacts: bool | None = None,
-    loses_disks: bool | None = None,
-    reads_anywhere: bool | None = None,
+    **asked: bool,
 ) -> Outcome:
     """Run one seed whole. Never raises for what the brokers did wrong: that is in the outcome.
 
-    What is None is chosen by the seed; `trims`, `unclean` and `compacts` say whether there are topics whose
-    records are deleted, whose replicas are elected though they are not in sync, and that are compacted;
-    `loses_disks` whether brokers come back with empty disks, `reads_anywhere` whether somebody reads from
-    followers.
+    What is None is chosen by the seed, and so is of the `Setting` what is not asked for.
     """
     world = World(seed, trace_lines=trace_lines)
-    chosen = (is_flushed, brokers, trims, unclean, compacts, loses_disks, reads_anywhere)
-    run = _Run(world, duration_s, favourite, *chosen)
+    run = _Run(world, duration_s, favourite, is_flushed, brokers, setting_of(seed, asked))
     outcome = Outcome(seed)
     watcher = _Watcher(run.noted)
     logger = logging.getLogger("millstream")
@@ -161,11 +154,7 @@ class _Run:
         favourite: str,
         is_flushed: bool | None,
         brokers: int | None,
-        trims: bool | None,
-        unclean: bool | None,
-        compacts: bool | None,
-        loses_disks: bool | None,
-        reads_anywhere: bool | None,
+        setting: Setting,
     ) -> None:
         self.world = world
         self.duration_s = duration_s
@@ -174,35 +163,22 @@ class _Run:
         self.network = Network(world)
         self.tree = MemoryTree()
         self.is_flushed = random.random() < 0.3 if is_flushed is None else is_flushed
-        self.is_changeful = Random(world.seed ^ CHANGEFUL).random() < 0.3
-        """Whether a topic comes and goes all the time, and an operator is in a hurry."""
-        is_trimmed = Random(world.seed ^ TRIMMED).random() < 0.25 if trims is None else trims
-        self.trimmed: TrimmedTopic | None = None
-        """Where the oldest records go all the time."""
-        self.unclean: UncleanTopic | None = None
-        """Where records may be lost that were acknowledged."""
-        if is_trimmed:
-            own = Random(world.seed ^ TRIMMED << 1)
-            self.trimmed = TrimmedTopic(self._start, self._brokers, self._look, own)
+        self.setting = setting
         self.ledger = Ledger()
         # Nothing acknowledged is lost in either mode: the nemesis keeps to what each can bear.
         self.history = History(is_flushed_before_ack=True)
         self.input_history = History(is_flushed_before_ack=True)
-        if Random(world.seed ^ UNCLEAN).random() < 0.2 if unclean is None else unclean:
-            self.unclean = UncleanTopic(self._start, self._brokers, self.history)
+        self.trimmed: TrimmedTopic | None = None
+        self.unclean: UncleanTopic | None = None
         self.compacted: CompactedTopic | None = None
-        """Where only the last record of each key stays; and so it is with the internal topics."""
-        if Random(world.seed ^ COMPACTED).random() < 0.15 if compacts is None else compacts:
-            own = Random(world.seed ^ COMPACTED << 1)
+        if setting.trims:
+            own = random_for(world.seed, "trims")
+            self.trimmed = TrimmedTopic(self._start, self._brokers, self._look, own)
+        if setting.unclean:
+            self.unclean = UncleanTopic(self._start, self._brokers, self.history)
+        if setting.compacts:
+            own = random_for(world.seed, "compacts")
             self.compacted = CompactedTopic(self._start, self._brokers, self.history, own)
-        if loses_disks is None:
-            loses_disks = Random(world.seed ^ REPLACED).random() < 0.2
-        self.loses_disks = loses_disks
-        """Whether brokers come back with empty disks; and somebody asks where partitions end all the time."""
-        if reads_anywhere is None:
-            reads_anywhere = Random(world.seed ^ NEAR).random() < 0.2
-        self.reads_anywhere = reads_anywhere
-        """Whether there is one who reads from any replica (KIP-392)."""
         self.faults: Counter[str] = Counter()
         self.noted: Counter[str] = Counter()
         self.lived: Counter[str] = Counter()
@@ -222,11 +198,11 @@ class _Run:
             "group.initial.rebalance.delay.ms": random.choice(("0", "500")),
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
         }
-        if is_trimmed:
+        if setting.trims:
             settings["log.retention.check.interval.ms"] = str(CHECK_INTERVAL_MS)
         if self.compacted is not None:
             settings |= self.compacted.settings
-        if self.reads_anywhere:
+        if setting.reads_anywhere:
             settings["replica.selector.class"] = "RackAwareReplicaSelector"
         session_ms, sees_death = random.choice((1500, 4000)), random.random() < 0.5
         knows_boots, cold_probability = random.random() < 0.7, random.choice((0.0, 0.0, 0.05, 0.3))
@@ -290,14 +266,14 @@ class _Run:
         self._start_consumers()
         for number in range(2):
             self._start_reader(f"reader-{number}")
-        self.readers[0].reads_anywhere = self.reads_anywhere
-        if self.loses_disks:
+        self.readers[0].reads_anywhere = self.setting.reads_anywhere
+        if self.setting.loses_disks:
             self._start_end_watch()
         trimming = await self._begin_trimming(admin)
         await self._begin_unclean(admin)
         await self._begin_compacted(admin)
         operator = self._start_operator()
-        churn, churning = self._start_churn() if self.is_changeful else (None, None)
+        churn, churning = self._start_churn() if self.setting.is_changeful else (None, None)
         nemesis = ClusterNemesis(
             self.world,
             self.network,
@@ -306,7 +282,7 @@ class _Run:
             self.faults,
             self._is_whole,
             is_flushed=self.is_flushed,
-            loses_disks=self.loses_disks,
+            loses_disks=self.setting.loses_disks,
             favourite=self.favourite,
         )
         await nemesis.run(self.duration_s)
@@ -420,7 +396,8 @@ class _Run:
         return Worker(self._member(WORKERS, self.inputs, process), producer, OUTPUT)
 
     def _group_reader(self, _: str, process: Process) -> Program:
-        return GroupReader(self._member(READERS, self.ledger.accounts, process))
+        kind = ConsumerMember if self.setting.new_groups else Member
+        return GroupReader(self._member(READERS, self.ledger.accounts, process, kind))
 
     def _add_lives(self, name: str, make: Callable[[str, Process], Program]) -> None:
         def remember(instance: str, process: Process) -> Program:
@@ -444,8 +421,10 @@ class _Run:
             timeout_ms=self.random.choice((3000, 6000)),
         )
 
-    def _member(self, group: str, places: tuple[Place, ...], process: Process) -> Member:
-        return Member(group, places, self._brokers(process), self.ledger, process.random)
+    def _member(
+        self, group: str, places: tuple[Place, ...], process: Process, kind: type[Member] = Member
+    ) -> Member:
+        return kind(group, places, self._brokers(process), self.ledger, process.random)
 
     def _brokers(self, process: Process) -> Brokers:
         return Brokers([(node.name, PORT) for node in self.nodes], process.random)
@@ -501,7 +480,7 @@ class _Run:
 
     def _start_operator(self) -> Operator | None:
         """In half of the seeds somebody moves partitions about, those of the internal topics too."""
-        if self.random.random() < 0.5 and not self.is_changeful:
+        if self.random.random() < 0.5 and not self.setting.is_changeful:
             return None
         process = self._start("operator")
         numbers = [node.number for node in self.nodes]
@@ -510,7 +489,7 @@ class _Run:
             numbers,
             lambda: [place for place, _ in self._states()],
             process.random,
-            is_hurried=self.is_changeful,
+            is_hurried=self.setting.is_changeful,
         )
         process.start(operator.run(REPLICAS))
         self.programs.append(operator)

@@ -134,13 +134,16 @@ MUTATIONS: dict[str, tuple[Mutation, str, dict[str, bool], int]] = {
 """Each with the fault that brings it to light soonest, what a seed must not leave out for that, and the first
 seed to try: those that show in one of many are begun where that was seen last, for the sake of time."""
 
+LEFT_OUT = ("compacts", "loses_disks", "reads_anywhere", "new_groups")
+"""What most mutations have nothing to do with."""
+
 
 def seeds_until_caught(name: str, limit: int) -> int:
     """How many seeds it takes to notice a mutation; `limit` + 1 if that many do not."""
     from tests.simulation.cluster import simulate_cluster
 
     mutation, favourite, chosen, first = MUTATIONS[name]
-    chosen = {"compacts": False, "loses_disks": False, "reads_anywhere": False, **chosen}
+    chosen = dict.fromkeys(LEFT_OUT, False) | chosen
     with mutation():
         for seed in range(first, first + limit):
             if not simulate_cluster(seed, duration_s=MUTATION_S, favourite=favourite, **chosen).is_good:
