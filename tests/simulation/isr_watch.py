@@ -54,25 +54,24 @@ class IsrWatch:
         brokers = {node.number: node.broker for node in self._nodes if node.broker is not None}
         known = [number for number, broker in brokers.items() if self._is_known(number, broker)]
         deleted = {*registry.children(tree.DELETED_TOPICS), *self._spared}
-        paths = [tree.topic_path(name) for name in registry.children(tree.TOPICS) if name not in deleted]
-        for path, found in zip(paths, registry.get_many(paths), strict=True):
+        names = [name for name in registry.children(tree.TOPICS) if name not in deleted]
+        for name, found in zip(names, registry.get_many([*map(tree.topic_path, names)]), strict=True):
             if found is None:
                 continue
-            name, (topic_id, count) = path.rpartition("/")[2], _topic(found.data)
-            states = registry.get_many([tree.state_path(name, index) for index in range(count)])
-            for index, written in enumerate(states):
+            topic_id, count = _topic(found.data)
+            held = {number: broker.replicas.topic(name) for number, broker in brokers.items()}
+            for index, written in enumerate(registry.get_many(_state_paths(name, count))):
                 if written is None:
                     continue
-                state = _state(written.data)
-                held = {
-                    number: partition
-                    for number, broker in brokers.items()
-                    if (partition := broker.replicas.topic(name).get(index)) is not None
-                    and partition.topic_id == topic_id
-                }
-                committed = max((partition.high_watermark for partition in held.values()), default=0)
+                copies = [
+                    (number, partition)
+                    for number, partitions in held.items()
+                    if (partition := partitions.get(index)) is not None and partition.topic_id == topic_id
+                ]
+                committed = max([partition.high_watermark for _, partition in copies], default=0)
+                state, ends = _state(written.data), {number: _end_offset(each) for number, each in copies}
                 for number in (*state.isr, *state.eligible):
-                    if number in known and _end_offset(held.get(number)) < committed:
+                    if number in known and ends.get(number, 0) < committed:
                         yield name, index, number
 
     def _is_known(self, number: int, broker: Broker) -> bool:
@@ -90,12 +89,15 @@ def _topic(data: bytes) -> tuple[UUID, int]:
 
 
 @lru_cache(maxsize=1024)
+def _state_paths(name: str, count: int) -> list[str]:
+    return [tree.state_path(name, index) for index in range(count)]
+
+
+@lru_cache(maxsize=1024)
 def _state(data: bytes) -> tree.StateNode:
     return msgspec.json.decode(data, type=tree.StateNode)
 
 
-def _end_offset(partition: Partition | None) -> float:
+def _end_offset(partition: Partition) -> float:
     """Where a log ends; one whose disk failed may hold anything."""
-    if partition is None:
-        return 0
     return float("inf") if partition.failure is not None else partition.log.end_offset

@@ -44,6 +44,9 @@ class _Entry:
         self.session = session
         self.children: set[str] = set()
 
+    def node(self) -> Node:
+        return Node(self.data, self.version, self.created, self.modified, self.session != 0)
+
 
 class MemoryTree:
     """The nodes, and the sessions that look at them. Every method may be called from any thread."""
@@ -77,12 +80,12 @@ class MemoryTree:
     def get(self, path: str) -> Node:
         check_path(path)
         with self._lock:
-            entry = self._find(path)
-            return Node(entry.data, entry.version, entry.created, entry.modified, entry.session != 0)
+            return self._find(path).node()
 
     def get_many(self, paths: Sequence[str]) -> list[Node | None]:
         with self._lock:
-            return [self.get(path) if path in self._entries else None for path in paths]
+            found = map(self._entries.get, paths)
+            return [None if entry is None else entry.node() for entry in found]
 
     def children(self, path: str) -> list[str]:
         check_path(path)
