@@ -120,17 +120,23 @@ class Brokers:
         return found
 
     async def produce(
-        self, number: int, name: str, *values: bytes, index: int = 0, acks: int = -1, timeout_ms: int = 5000
+        self, number: int, name: str, *values: bytes, **options: Any
     ) -> ProduceResponse.PartitionProduceResponse:
-        response = await self.ask_produce(
-            number, name, *values, index=index, acks=acks, timeout_ms=timeout_ms
-        )
+        response = await self.ask_produce(number, name, *values, **options)
         return response.responses[0].partition_responses[0]
 
     async def ask_produce(
-        self, number: int, name: str, *values: bytes, index: int = 0, acks: int = -1, timeout_ms: int = 5000
+        self,
+        number: int,
+        name: str,
+        *values: bytes,
+        index: int = 0,
+        acks: int = -1,
+        timeout_ms: int = 5000,
+        **options: Any,
     ) -> ProduceResponse:
-        data = ProduceRequest.PartitionProduceData(index=index, records=batch(*values))
+        """`options` are those of the batch."""
+        data = ProduceRequest.PartitionProduceData(index=index, records=batch(*values, **options))
         request = ProduceRequest(
             acks=acks,
             timeout_ms=timeout_ms,

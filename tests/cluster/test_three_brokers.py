@@ -14,6 +14,7 @@ from millstream.errors import (
     KafkaStorageError,
     NotLeaderOrFollower,
     OffsetOutOfRange,
+    OutOfOrderSequenceNumber,
 )
 from millstream.model import TopicPartition
 from millstream.protocol.messages import (
@@ -167,6 +168,31 @@ def test_who_asks_the_wrong_broker_is_told_who_leads(tmp_path: Path) -> None:
         found = fetched.responses[0].partitions[0].current_leader
         assert found is not None
         assert found.leader_id == fetched.node_endpoints[0].node_id == leader
+
+    run(test, tmp_path)
+
+
+def test_a_new_producers_batches_do_not_overtake_one_that_came_before_the_broker_led(tmp_path: Path) -> None:
+    """The producer heard of the new leader before that one did: its first batch is refused, and those in
+    flight behind it come when the broker leads."""
+
+    async def test(brokers: Brokers) -> None:
+        async def send(number: int, sequence: int) -> int:
+            value = b"%d" % sequence
+            answer = await brokers.produce(
+                number, "t", value, producer_id=7, producer_epoch=0, base_sequence=sequence
+            )
+            return answer.error_code
+
+        await brokers.create("t", min_insync_replicas="2")
+        await brokers.send("t", b"a")
+        leader = brokers.leader_of("t")
+        following = next(number for number in brokers.replica(leader, "t").state.replicas if number != leader)
+        assert await send(following, 0) == NotLeaderOrFollower.code
+        await brokers.stop(leader)
+        await until(lambda: brokers.replica(following, "t").is_leader)
+        assert await send(following, 1) == OutOfOrderSequenceNumber.code
+        assert [await send(following, sequence) for sequence in range(2)] == [0, 0]
 
     run(test, tmp_path)
 

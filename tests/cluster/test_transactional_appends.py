@@ -22,6 +22,7 @@ from millstream.errors import (
     InvalidRecord,
     InvalidTxnState,
     KafkaError,
+    NotEnoughReplicas,
     OutOfOrderSequenceNumber,
     UnknownTopicOrPartition,
 )
@@ -190,6 +191,28 @@ def test_a_refusal_reaches_the_batch_and_those_behind_are_asked_for_anew(tmp_pat
         assert (await second).base_offset == 0
         assert len(case.coordinator.asked) == 2
         assert case.values() == [b"1"]
+
+    run(test, tmp_path)
+
+
+def test_what_follows_a_batch_that_its_coordinator_could_not_be_asked_about_waits_for_it(
+    tmp_path: Path,
+) -> None:
+    """Of the old protocol, where an unknown producer may start anywhere: the coordinator has just moved, and
+    is there again when the second batch comes to be asked for."""
+
+    async def test(case: Case) -> None:
+        first, second = case.wait(b"0", 0, version=VERIFIED), case.wait(b"1", 1, version=VERIFIED)
+        await case.coordinator.answer(NotEnoughReplicas())
+        with pytest.raises(NotEnoughReplicas):
+            await first
+        await case.coordinator.answer()
+        with pytest.raises(OutOfOrderSequenceNumber):
+            await second
+        case.coordinator.is_asynchronous = False
+        for sequence in range(2):  # as the producer sends them again
+            assert isinstance(case.send(b"%d" % sequence, sequence, version=VERIFIED), Appended)
+        assert case.values() == [b"0", b"1"]
 
     run(test, tmp_path)
 

@@ -99,6 +99,15 @@ def test_what_follows_a_batch_that_was_not_written_waits_for_it(
     assert send(log, 2).base_offset == 3
 
 
+def test_the_first_of_several_batches_that_were_not_written_counts(log: Log) -> None:
+    for sequence in (0, 1):
+        log.producers.refuse(read_header(batch(b"v", producer_id=7, epoch=0, sequence=sequence)))
+    with pytest.raises(OutOfOrderSequenceNumber):
+        send(log, 1)
+    assert send(log, 0).base_offset == 0
+    assert send(log, 1).base_offset == 1
+
+
 def test_an_unknown_producer_may_start_anywhere(log: Log) -> None:
     """KIP-360: what it wrote before may have been deleted."""
     assert send(log, 500).base_offset == 0

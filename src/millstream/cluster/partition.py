@@ -30,7 +30,7 @@ from millstream.errors import (
 )
 from millstream.metrics import TopicCounters
 from millstream.model import TopicPartition
-from millstream.protocol.batch import BatchHeader, read_header
+from millstream.protocol.batch import HEADER_SIZE, BatchHeader, read_header
 from millstream.protocol.header import CONTROL, TRANSACTIONAL
 from millstream.protocol.types import Buffer
 from millstream.protocol.validation import (
@@ -195,6 +195,13 @@ class Partition(Replica):
             return self.transactions.append(checked.data, checked.header, transactional_id, produce_version)
         return self._write(checked.data, checked.header)
 
+    def not_written(self, data: Buffer) -> None:
+        """A producer's batch was refused and will be sent again: those in flight behind it wait for it."""
+        if len(data) >= HEADER_SIZE:
+            header = read_header(data)
+            if header.magic == 2:
+                self.log.producers.refuse(header)
+
     def _check_writable(self, acks: int) -> None:
         if self.refusal is not None:
             raise self.refusal.again()
@@ -296,7 +303,11 @@ class Partition(Replica):
     def _write_queued(
         self, checked: Checked, produce_version: int, transactional_id: str | None
     ) -> Appended | asyncio.Future[Appended]:
-        self._check_writable(0)
+        try:
+            self._check_writable(0)
+        except KafkaError:
+            self.log.producers.refuse(checked.header)
+            raise
         if checked.header.attributes & TRANSACTIONAL:
             return self.transactions.append(checked.data, checked.header, transactional_id, produce_version)
         return self._write(checked.data, checked.header)

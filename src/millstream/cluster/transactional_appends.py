@@ -17,7 +17,13 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Protocol, runtime_checkable
 
-from millstream.errors import CoordinatorNotAvailable, InvalidRecord, OutOfOrderSequenceNumber, kept
+from millstream.errors import (
+    CoordinatorNotAvailable,
+    InvalidRecord,
+    KafkaError,
+    OutOfOrderSequenceNumber,
+    kept,
+)
 from millstream.model import TopicPartition
 from millstream.protocol.batch import BatchHeader
 from millstream.storage.log import Appended, Log
@@ -145,6 +151,8 @@ class TransactionalAppends:
                     if not line[0].appended.done():
                         line[0].appended.set_result(appended)
                 except Exception as error:
+                    if isinstance(error, KafkaError) and error.retriable:
+                        self._log.producers.refuse(line[0].header)
                     if not line[0].appended.done():
                         line[0].appended.set_exception(kept(error))
                 admitted = None
@@ -182,6 +190,7 @@ class TransactionalAppends:
         lines, self._lines = self._lines, {}
         for line in lines.values():
             for waiting in line:
+                self._log.producers.refuse(waiting.header)
                 if not waiting.appended.done():
                     waiting.appended.set_exception(error)
         self.stop()

@@ -207,8 +207,7 @@ class Log:
         try:
             self._write(data, size, base_offset, last_offset, header.max_timestamp)
         except KafkaStorageError:
-            if producer_id >= 0:
-                self.producers.refuse(header)
+            self.producers.refuse(header)
             raise
         if producer_id >= 0:
             self._note_producer(header, marker, base_offset, last_offset)

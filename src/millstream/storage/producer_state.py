@@ -192,15 +192,20 @@ class ProducerState:
         return None
 
     def refuse(self, header: BatchHeader) -> None:
-        """Note that a checked batch was not written, and may be sent again.
+        """Note that a batch was not written, and may be sent again.
 
         If nothing is known of its producer yet, the batches it has in flight behind this one would be
         taken, since an unknown producer may start anywhere, and this one would come too late.
         """
-        if header.producer_id not in self.producers and header.base_sequence != NONE:
-            if len(self._refused) >= MAX_REFUSED:
-                del self._refused[next(iter(self._refused))]
-            self._refused[header.producer_id] = (header.producer_epoch, header.base_sequence)
+        producer_id, epoch, sequence = header.producer_id, header.producer_epoch, header.base_sequence
+        if producer_id == NONE or sequence == NONE or producer_id in self.producers:
+            return
+        known = self._refused.get(producer_id)
+        if known is not None and known[0] == epoch and known[1] < sequence:
+            return  # one before it was not written either
+        if known is None and len(self._refused) >= MAX_REFUSED:
+            del self._refused[next(iter(self._refused))]
+        self._refused[producer_id] = (epoch, sequence)
 
     def _check_refused(self, header: BatchHeader) -> None:
         epoch, sequence = self._refused.get(header.producer_id, (NONE, NONE))

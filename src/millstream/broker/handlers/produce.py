@@ -91,6 +91,8 @@ def _append_all(
             except KafkaError as error:
                 has_error = True
                 _refuse(ctx, answer, error)
+                if error.retriable and data.records is not None:
+                    _expect_again(ctx, topic, data.index, data.records)
         topics.append(
             ProduceResponse.TopicProduceResponse(
                 name=topic.name, topic_id=topic.topic_id, partition_responses=answers
@@ -137,6 +139,16 @@ async def _when_acknowledged(
     if has_error and ctx.version >= LEADERS_SINCE:
         _tell_leaders(ctx, response)
     return response
+
+
+def _expect_again(ctx: Context, topic: ProduceRequest.TopicProduceData, index: int, records: Records) -> None:
+    """A batch comes again, perhaps to this broker, which may lead by then, or have enough replicas."""
+    try:
+        partition = ctx.broker.replicas.topic(_name(ctx, topic)).get(index)
+    except KafkaError:
+        return
+    if partition is not None:
+        partition.not_written(records)
 
 
 def _tell_leaders(ctx: Context, response: ProduceResponse) -> None:
