@@ -19,6 +19,7 @@ from millstream.errors import (
     InvalidProducerEpoch,
     KafkaError,
     NotCoordinator,
+    RequestTimedOut,
     TransactionCoordinatorFenced,
     error_for,
 )
@@ -35,6 +36,9 @@ FIRST_RETRY_SECONDS = 0.05
 MAX_RETRY_SECONDS = 1.0
 MARKER_TIMEOUT_MS = 15_000
 """How long another broker may take to have markers committed."""
+
+COMMIT_SECONDS = 10.0
+"""How long it is waited until markers are committed before those that others lack are sent again."""
 
 PURPOSE = "markers"
 
@@ -216,10 +220,14 @@ class TransactionMarkers:
                 ending.left.discard(name)
             else:
                 uncommitted.append((name, committed))
+        deadline = asyncio.get_running_loop().time() + COMMIT_SECONDS
         for name, committed in uncommitted:
             try:
-                await committed
+                async with asyncio.timeout_at(deadline):
+                    await committed
                 ending.left.discard(name)
+            except TimeoutError:
+                ending.refused(name, RequestTimedOut("the marker is not committed yet"))
             except KafkaError as error:
                 ending.refused(name, error)
 

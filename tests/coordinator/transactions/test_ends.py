@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from millstream.broker import transaction_markers
 from millstream.broker.coordinators import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from millstream.broker.handlers.group_offsets import txn_offset_commit
 from millstream.broker.router import Context
@@ -328,6 +329,36 @@ def test_a_partition_that_cannot_be_written_to_is_tried_again(
             await case.completed()
             assert tries == 4
             assert case.log() == [b"x", True]
+
+    run(test())
+
+
+def test_a_marker_that_is_not_committed_does_not_keep_others_from_being_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One partition waits for replicas, the other had no leader for a moment: its readers need not wait."""
+
+    async def test() -> None:
+        async with running(tmp_path) as case:
+            await case.broker.controller.create_topic(NewTopic("u", 1, 1))
+            await case.init()
+            await case.send(b"x")
+            other = case.broker.replicas.leader("u", 0)
+            await case.broker.transactions.write(
+                case.index,
+                lambda shard: shard.add_partitions("x", case.producer, (TopicPartition("u", 0),), BUMPING),
+            )
+            loop = asyncio.get_running_loop()
+            monkeypatch.setattr(transaction_markers, "COMMIT_SECONDS", 0.05)
+            monkeypatch.setattr(case.partition, "when_committed", lambda _: loop.create_future())
+            monkeypatch.setattr(other, "refusal", NotLeaderOrFollower())
+            await case.end()
+            await until(lambda: case.log() == [b"x", True])
+            monkeypatch.setattr(other, "refusal", None)
+            await until(lambda: other.log.end_offset == 1)
+            assert case.transaction.is_prepared
+            monkeypatch.undo()
+            await case.completed()
 
     run(test())
 
