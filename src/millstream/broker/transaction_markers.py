@@ -193,8 +193,11 @@ class TransactionMarkers:
         for name in sorted(ending.left):
             topic = self._broker.metadata.topics.get(name.topic)
             if topic is None or name.partition >= len(topic.partitions):
-                # It was deleted, or this broker, which may be starting, has not heard of it yet.
-                if self._broker.cluster_state.knows_all_since(ending.began_at):
+                # It was deleted, or this broker, which may be starting, has not heard of it yet, or of
+                # nothing but its name.
+                cluster_state = self._broker.cluster_state
+                is_read = name.topic not in cluster_state.unreadable
+                if is_read and cluster_state.knows_all_since(ending.began_at):
                     ending.left.discard(name)
             else:
                 by_leader.setdefault(topic.partitions[name.partition].leader, []).append(name)

@@ -20,6 +20,7 @@ from millstream.cluster.metadata import Topic
 from millstream.cluster.partition import ALL, Partition
 from millstream.cluster.replicas import Replicas
 from millstream.config.broker import BrokerConfig
+from millstream.controller import tree
 from millstream.controller.topics import NewTopic
 from millstream.coordinator.groups.commits import Caller, Commit
 from millstream.coordinator.shard import Producer
@@ -36,6 +37,9 @@ from millstream.model import TopicPartition
 from millstream.protocol.batch import decode_marker, decode_records, encode_batch, read_header
 from millstream.protocol.messages import TxnOffsetCommitRequest
 from millstream.protocol.record import Record
+from millstream.registry.contract import Set
+from tests.cluster.brokers import Brokers
+from tests.cluster.brokers import run as run_brokers
 from tests.wire import batches
 
 TOPIC = TopicPartition("t", 0)
@@ -496,3 +500,36 @@ def test_offsets_of_a_transaction_find_their_coordinator_gone(tmp_path: Path, is
             assert answer.topics[0].partitions[0].error_code == NotCoordinator.code
 
     run(test())
+
+
+def test_a_topic_that_cannot_be_read_in_the_registry_learns_of_the_end_when_it_can(tmp_path: Path) -> None:
+    """It is not known to a broker that starts meanwhile, and yet it was not deleted."""
+
+    async def test(brokers: Brokers) -> None:
+        await brokers.create(TOPIC.topic, 1, 1, min_insync_replicas="1")
+        case = Case(brokers[1])
+        await case.prepare()
+        await case.init()
+        await case.send(b"x")
+        with pytest.MonkeyPatch.context() as patch:
+            do_not_end(case, patch)
+            await case.end()
+        path = f"{tree.TOPIC_CONFIGS}/{TOPIC.topic}"
+        good = (await brokers.registries[1].get(path)).data
+        await brokers.registries[1].multi([Set(path, b"{")])
+        await brokers.stop()
+        await brokers.start()
+        case = Case(brokers[1])
+        index = case.index = case.broker.coordinators.partition_of(TRANSACTIONS_TOPIC, "x")
+        await until(lambda: case.broker.transactions.is_active(index))
+        moment = asyncio.get_running_loop().time()
+        await until(lambda: case.broker.cluster_state.knows_all_since(moment))
+        await asyncio.sleep(2 * transaction_markers.MAX_RETRY_SECONDS)
+        assert case.transaction.is_prepared
+        await brokers.registries[1].multi([Set(path, good)])
+        case.broker.controller._is_unsure = True  # as after a write without an answer: it reads all again
+        await until(lambda: TOPIC.topic in case.broker.metadata.topics)
+        await case.completed()
+        assert case.partition.last_stable_offset == case.partition.log.end_offset == 2
+
+    run_brokers(test, tmp_path, 1, transaction_state_log_num_partitions="3", offsets_topic_num_partitions="3")
