@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from millstream.coordinator.internal_log import LoadedBatch
 from millstream.coordinator.shard import Entry, Producer
-from millstream.errors import KafkaError
+from millstream.errors import KafkaError, NotCoordinator
 
 PAGE = 100
 """How many entries one read gives."""
@@ -22,6 +22,8 @@ class ScriptedLog:
         self.committed = 0
         self.commits_at_once = True
         self.refuses: KafkaError | None = None
+        self.is_led = True
+        """Whether it is certain that no other broker leads."""
         self.read_failures: list[Exception] = []
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
@@ -41,6 +43,8 @@ class ScriptedLog:
         self.committed = self.end_offset
 
     def when_committed(self, next_offset: int) -> asyncio.Future[None] | None:
+        if not self.is_led:
+            raise NotCoordinator
         if next_offset <= self.committed:
             return None
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

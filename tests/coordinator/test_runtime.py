@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from time import sleep
 from typing import Any
@@ -22,6 +22,7 @@ from millstream.errors import (
     KafkaError,
     KafkaStorageError,
     NotCoordinator,
+    ProducerFenced,
 )
 from tests.coordinator.internal_log import ScriptedLog
 
@@ -563,3 +564,57 @@ def test_shards_are_listed_while_one_goes() -> None:
 
     runtime._hosts = {0: Going(), 1: Going()}  # type: ignore[dict-item]
     assert len(list(runtime)) == 2
+
+
+def _refused(_: Notebook) -> Any:
+    raise ProducerFenced
+
+
+def _refusals(runtime: Runtime[Notebook]) -> list[asyncio.Future[Any]]:
+    """Whoever asks is refused: in an operation, in one with others, and where it only looks."""
+
+    async def ask_now() -> None:
+        answer = runtime.write_now(0, _refused)
+        assert isinstance(answer, Awaitable)
+        await answer
+
+    async def ask_with_others() -> None:
+        errors: list[KafkaError] = []
+        promise = runtime.write_with_others(0, _refused, errors.append)
+        while not promise.is_done:
+            await asyncio.sleep(0)
+        raise errors[-1]
+
+    return [asyncio.ensure_future(each) for each in (ask_now(), ask_with_others(), runtime.read(0, _refused))]
+
+
+def test_a_refusal_waits_until_what_it_rests_on_is_committed() -> None:
+    """It may be lost with this coordinator, and some clients give up for good."""
+
+    async def story(runtime: Runtime[Notebook], log: ScriptedLog) -> None:
+        log.commits_at_once = False
+        written = runtime.write_now(0, put(b"a"))
+        assert isinstance(written, Awaitable)
+        asked = _refusals(runtime)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not any(each.done() for each in asked)
+        log.commit()
+        await written
+        for each in asked:
+            with pytest.raises(ProducerFenced):
+                await each
+
+    play(story)
+
+
+def test_a_coordinator_that_may_have_been_replaced_refuses_nobody_for_what_it_knew() -> None:
+    """As one that was stopped for a while: its members are with another one, and in later epochs."""
+
+    async def story(runtime: Runtime[Notebook], log: ScriptedLog) -> None:
+        log.is_led = False
+        for each in _refusals(runtime):
+            with pytest.raises(NotCoordinator):
+                await each
+
+    play(story)

@@ -64,6 +64,8 @@ class PartitionLog:
             raise NotCoordinator from None
 
     def when_committed(self, next_offset: int) -> asyncio.Future[None] | None:
+        if self.partition.refusal is not None:
+            raise NotCoordinator
         try:
             self.partition.check_lease()  # what is known here may be out of date
         except NotLeaderOrFollower:

@@ -136,7 +136,7 @@ class Host(Generic[S]):
             try:
                 result = work(self.shard)
             except KafkaError as error:
-                promise.keep(refuse(error))
+                done.append((Result(refuse(error)), refuse, promise))  # it holds if what it saw does
                 continue
             except Exception as error:
                 promise.break_(error)

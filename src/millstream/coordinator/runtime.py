@@ -191,12 +191,18 @@ class Runtime(Generic[S]):
     def write_now(self, index: int, work: Callable[[S], Result[T]]) -> T | Awaitable[T]:
         """Do an operation: its entries are written and replayed before anything else happens to the shard.
 
-        Answers when they are committed, which may be now. Also without entries it answers only what is
-        committed: what the operation saw may still be on its way to the replicas.
+        Answers when they are committed, which may be now. Also without entries, and where it refuses, it
+        answers only what is committed: what the operation saw may still be on its way to the replicas.
         """
         host = self._active(index)
         host.write_together()
-        result = work(host.shard)
+        try:
+            result = work(host.shard)
+        except KafkaError as error:
+            seen = host.log.when_committed(host.next_offset)
+            if seen is None:
+                raise
+            return self._refuse(host, seen, error)
         host.apply(result)
         committed = host.log.when_committed(host.next_offset)
         response = result.response
@@ -222,6 +228,10 @@ class Runtime(Generic[S]):
         if host.is_over:
             raise NotCoordinator
         return response
+
+    async def _refuse(self, host: Host[S], committed: asyncio.Future[None], error: KafkaError) -> Any:
+        await self._wait(committed)
+        raise NotCoordinator if host.is_over else error
 
     def write_with_others(
         self, index: int, work: Callable[[S], Result[T]], refuse: Callable[[KafkaError], T]
@@ -270,7 +280,11 @@ class Runtime(Generic[S]):
         """Look at a shard; the answer holds only what is committed."""
         host = self._active(index)
         host.write_together()
-        seen = look(host.shard)
+        try:
+            seen = look(host.shard)
+        except KafkaError:
+            await self._settle(host)
+            raise
         await self._settle(host)
         return seen
 
