@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -21,6 +22,9 @@ JAR = Path("/usr/share/java/zookeeper.jar")
 CLASSPATH = ":".join(str(JAR.parent / f"{name}.jar") for name in ("zookeeper", "slf4j-nop", "slf4j-api"))
 COMMAND_LINE = Path("/usr/share/zookeeper/bin/zkCli.sh")
 READY_TIMEOUT_S = 60.0
+PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH = 0x4206, 0x4207, 17
+ANY_THREAD = 0x40000000
+"""waitpid's __WALL."""
 TICK_MS = 500
 """The tick; a session's time-out lies between 2 and 20 of them."""
 
@@ -35,6 +39,13 @@ JAVA = [
 
 def is_installed() -> bool:
     return JAR.exists() and shutil.which("java") is not None
+
+
+def _trace(request: int, thread: int) -> None:
+    ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+    ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    if ptrace(request, thread, None, None) < 0:
+        raise OSError(ctypes.get_errno(), "ptrace")
 
 
 class ZookeeperServer:
@@ -126,6 +137,20 @@ class ZookeeperServer:
     def signal(self, number: int) -> None:
         assert self.process is not None, "the server was not started"
         self.process.send_signal(number)
+
+    @contextmanager
+    def slow_disk(self) -> Iterator[None]:
+        """Nothing that is written becomes durable meanwhile; all else goes on. To be used in one thread."""
+        assert self.process is not None, "the server was not started"
+        threads = Path(f"/proc/{self.process.pid}/task").iterdir()
+        (writer,) = (int(each.name) for each in threads if "SyncThread" in (each / "comm").read_text())
+        _trace(PTRACE_SEIZE, writer)
+        try:
+            _trace(PTRACE_INTERRUPT, writer)
+            os.waitpid(writer, ANY_THREAD)
+            yield
+        finally:
+            _trace(PTRACE_DETACH, writer)
 
     def kill(self) -> None:
         if self.process is not None:

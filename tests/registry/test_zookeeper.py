@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 import pytest
@@ -321,6 +321,41 @@ def test_sessions_outlive_a_server_of_the_ensemble(ensemble: ZookeeperEnsemble) 
             victim.start()
         for registry in registries:
             await registry.close()
+
+    asyncio.run(story())
+
+
+def test_a_read_through_another_server_comes_after_a_write_that_was_under_way(
+    ensemble: ZookeeperEnsemble,
+) -> None:
+    """Disks that hang keep a write from being committed; the server counts as silent and another is tried,
+    which answers reads from its memory. Whoever reads to see whether the write was made must not be told no.
+    """
+
+    async def story() -> None:
+        leader = ensemble.leader()
+        others = [server for server in ensemble.servers if server is not leader]
+        registry = await started(f"zookeeper://{leader.address},{others[0].address}/millstream")
+        await registry.create("/a", b"before")
+        assert registry._ensemble is not None
+        way = registry._ensemble._handler
+        async with asyncio.timeout(20):
+            while way.connection is None or way.connection.getpeername()[1] != leader.port:
+                way.cut()
+                await asyncio.sleep(0.2)
+                await registry.get("/a")
+            with ExitStack() as disks:
+                for server in others:
+                    disks.enter_context(server.slow_disk())
+                writing = asyncio.ensure_future(registry.set("/a", b"after"))
+                await asyncio.sleep(0.2)  # the leader proposes it
+                way.cut()
+                with pytest.raises(Unavailable):
+                    await writing
+                reading = asyncio.ensure_future(registry.get("/a"))
+                await asyncio.wait([reading], timeout=0.5)
+            assert (await reading).data == b"after"
+        await registry.close()
 
     asyncio.run(story())
 

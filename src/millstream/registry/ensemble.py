@@ -240,6 +240,8 @@ class Ensemble:
     def _state_changed(self, state: str) -> None:
         if state == KazooState.CONNECTED:
             self.lease.connected(self._handler.began_at, self._granted_s)
+            # What was written through another server may be under way still: reads come after it.
+            self.client.sync_async("/")
             self.post(self._connected, self.client.client_id[0])
         elif state == KazooState.SUSPENDED:
             self.post(self._suspended)
