@@ -164,3 +164,26 @@ def test_a_topic_that_cannot_be_read_stays_as_it_is_until_it_is_mended(
             assert cluster.states("bad")[0].leader_epoch > before.leader_epoch
 
     asyncio.run(main())
+
+
+def test_a_new_topic_has_nothing_to_do_with_what_was_written_for_its_name_before(tmp_path: Path) -> None:
+    """A deletion that was marked would delete it, with its records, in the next controller's term."""
+
+    async def main() -> None:
+        async with asyncio.timeout(60), Cluster(tmp_path) as cluster:
+            registry = cluster.registries[1]
+            await registry.create(f"{tree.DELETED_TOPICS}/late")
+            for name in ("late", "set"):
+                await registry.create(f"{tree.TOPIC_CONFIGS}/{name}", b'{"config": {"retention.ms": "1"}}')
+            await cluster.create("late")
+            await cluster.create("set", flush_ms="9")
+            partition = cluster.brokers[cluster.states("late")[0].leader].replicas.leader("late", 0)
+            partition.append(batch(b"kept"), -1, 9)
+            await cluster.until(lambda: partition.high_watermark == 1)
+            await new_term(cluster)
+            topics = cluster.controller.controller.term.picture.topics
+            found = {name: topics[name].overrides for name in topics.keys() & {"late", "set"}}
+            assert found == {"late": {}, "set": {"flush.ms": "9"}}
+            assert await registry.children(tree.DELETED_TOPICS) == []
+
+    asyncio.run(main())

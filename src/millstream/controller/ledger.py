@@ -113,12 +113,19 @@ class Ledger:
     # Topics
 
     async def add_topic(self, topic: Topic) -> None:
-        """Write a new topic; it is in the picture and the feed once `announce` says so."""
-        node = tree.topic_path(topic.name)
-        first: list[Operation] = [Create(node, tree.dump(tree.node_of(topic))), Create(f"{node}/partitions")]
+        """Write a new topic; it is in the picture and the feed once `announce` says so.
+
+        A configuration, or a marker of its deletion, that stands there is of no topic: it goes.
+        """
+        node, config = tree.topic_path(topic.name), f"{tree.TOPIC_CONFIGS}/{topic.name}"
+        strays = [config, f"{tree.DELETED_TOPICS}/{topic.name}"]
+        existing = await self._registry.get_many(strays)
+        first: list[Operation] = [
+            Delete(path) for path, found in zip(strays, existing, strict=True) if found is not None
+        ]
+        first += [Create(node, tree.dump(tree.node_of(topic))), Create(f"{node}/partitions")]
         if topic.overrides:
-            data = tree.dump(tree.ConfigNode(dict(topic.overrides)))
-            first.append(Create(f"{tree.TOPIC_CONFIGS}/{topic.name}", data))
+            first.append(Create(config, tree.dump(tree.ConfigNode(dict(topic.overrides)))))
         await self._write_states(topic, 0, first)
 
     async def grow_topic(self, topic: Topic, first: int) -> None:
