@@ -7,6 +7,8 @@ from uuid import UUID
 
 import pytest
 
+from millstream.controller.elections import Rules
+from millstream.controller.reassignment import begun
 from millstream.controller.topics import NewTopic, check_new_name, more_partitions, new_topic
 from millstream.errors import (
     InvalidPartitions,
@@ -90,6 +92,14 @@ def test_partitions_are_added_and_never_taken_away() -> None:
         more_partitions(topic, 4, [[1]], RACKS, Random(1))
     with pytest.raises(InvalidReplicaAssignment):
         more_partitions(topic, 3, [[1, 2]], RACKS, Random(1))
+
+
+def test_partitions_that_are_added_during_a_move_have_no_more_replicas_than_the_target() -> None:
+    topic = new_topic(NewTopic("t", assignment={0: [1]}), ID, RACKS, 1, 1, Random(1))
+    topic.partitions[0] = begun(topic.partitions[0], [2], RACKS.keys(), Rules())
+    assert topic.partitions[0].replicas == [2, 1]
+    assert [len(each.replicas) for each in more_partitions(topic, 3, None, RACKS, Random(2))] == [1, 1]
+    assert more_partitions(topic, 2, [[3]], RACKS, Random(2))[0].replicas == [3]
 
 
 def test_who_is_away_is_not_in_sync_and_does_not_lead() -> None:

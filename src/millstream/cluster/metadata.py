@@ -53,7 +53,9 @@ class Topic:
 
     @property
     def replication_factor(self) -> int:
-        return len(self.partitions[0].replicas)
+        """Of the first partition; without those that a reassignment removes."""
+        first = self.partitions[0]
+        return len(first.replicas) - len(first.removing)
 
 
 @dataclass(slots=True)
