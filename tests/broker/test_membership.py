@@ -94,14 +94,14 @@ def test_a_number_that_another_broker_has_is_told_with_its_address(
 ) -> None:
     async def main() -> None:
         shared = MemoryTree()
-        registries = [MemoryRegistry(shared), MemoryRegistry(shared)]
+        registries = [MemoryRegistry(shared, 1000), MemoryRegistry(shared, 1000)]
         memberships = []
         for number, registry in enumerate(registries):
             await registry.start()
             memberships.append(
                 Membership(
                     registry,
-                    BrokerConfig({"node.id": "2", "registry.session.timeout.ms": "1000"}),
+                    BrokerConfig({"node.id": "2"}),
                     SystemClock(),
                     (Endpoint("PLAINTEXT", "::1", 9092 + number),),
                     "PLAINTEXT",
@@ -126,6 +126,34 @@ def test_a_number_that_another_broker_has_is_told_with_its_address(
         await memberships[1].leave()
         for registry in registries:
             await registry.close()
+
+    asyncio.run(main())
+
+
+def test_a_killed_broker_starts_again_whatever_session_time_out_was_granted_to_it() -> None:
+    """ZooKeeper grants at least two of its ticks: so long the registration of a killed process stays."""
+
+    async def main() -> None:
+        shared = MemoryTree()
+        killed, registry = MemoryRegistry(shared, 1000), MemoryRegistry(shared, 1000)
+        for each in (killed, registry):
+            await each.start()
+        for root in tree.ROOTS:
+            await registry.create(root)
+        await killed.create(f"{tree.BROKERS}/1", ephemeral=True)
+        killed.cut_off()
+        membership = Membership(
+            registry,
+            BrokerConfig({"node.id": "1", "registry.session.timeout.ms": "100"}),
+            SystemClock(),
+            (Endpoint("PLAINTEXT", "localhost", 9092),),
+            "PLAINTEXT",
+            on_lost=lambda: None,
+            on_joined=lambda: None,
+        )
+        await membership.join(kept)
+        await membership.leave()
+        await registry.close()
 
     asyncio.run(main())
 

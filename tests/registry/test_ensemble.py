@@ -38,7 +38,7 @@ def test_a_heart_that_missed_a_beat_goes_on() -> None:
     """Else the session would live, kept by kazoo, and its broker would never again know that it does."""
     ensemble: Any = object.__new__(Ensemble)
     ensemble.client, ensemble.lease, ensemble._clock = Client(), Lease(), SystemClock()
-    ensemble._granted_s, ensemble._stop = 0.12, threading.Event()
+    ensemble.granted_s, ensemble._stop = 0.12, threading.Event()
     ensemble.lease.connected(ensemble._clock.monotonic(), 0.12)
     deadline = ensemble.lease.deadline
     heart = threading.Thread(target=ensemble._beat)

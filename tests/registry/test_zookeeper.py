@@ -185,6 +185,7 @@ def test_the_lease_follows_the_time_out_that_the_server_grants(server: Zookeeper
         begun = time.monotonic()
         registry = await started(f"zookeeper://{server.address}/t", 3_600_000)
         assert begun + 30 < registry.session_deadline() < time.monotonic() + 40
+        assert registry.session_timeout_s == 40
         await registry.close()
 
     asyncio.run(story())

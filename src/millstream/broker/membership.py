@@ -113,7 +113,7 @@ class Membership:
                 patience_s,
             )
 
-        patience_s = 2 * self._config["registry.session.timeout.ms"] / 1000
+        patience_s = 2 * self._registry.session_timeout_s
         try:
             await claim(path, create, patience_s, say)
         except NodeExists as error:

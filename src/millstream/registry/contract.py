@@ -155,6 +155,11 @@ class Registry(ABC):
     def session_deadline(self) -> float:
         """Until when, on the monotonic clock, the session certainly holds."""
 
+    @property
+    @abstractmethod
+    def session_timeout_s(self) -> float:
+        """For how long a session may be silent, as the store grants it: maybe not what was asked for."""
+
     @abstractmethod
     async def get(self, path: str) -> Node:
         """The node, or NoNode."""

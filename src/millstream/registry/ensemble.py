@@ -216,11 +216,11 @@ class Ensemble:
         def noting(timeout: float, request: Any, xid: int | None = None) -> Any:
             result = invoke(timeout, request, xid)
             if isinstance(request, Connect):
-                self._granted_s = result[0].time_out / 1000
+                self.granted_s = result[0].time_out / 1000
             return result
 
         connection._invoke = noting
-        self._granted_s = self._timeout_s
+        self.granted_s = self._timeout_s
 
     def _watch_names(self) -> None:
         """Note which names lead nowhere: kazoo passes them by."""
@@ -239,7 +239,7 @@ class Ensemble:
 
     def _state_changed(self, state: str) -> None:
         if state == KazooState.CONNECTED:
-            self.lease.connected(self._handler.began_at, self._granted_s)
+            self.lease.connected(self._handler.began_at, self.granted_s)
             # What was written through another server may be under way still: reads come after it.
             self.client.sync_async("/")
             self.post(self._connected, self.client.client_id[0])
@@ -251,7 +251,7 @@ class Ensemble:
 
     def _beat(self) -> None:
         """Send a sign of life, wait for the answer, and again until the session ends."""
-        while not self._stop.wait(self._granted_s / BEATS):
+        while not self._stop.wait(self.granted_s / BEATS):
             try:
                 if not self._beat_once():
                     return
@@ -264,7 +264,7 @@ class Ensemble:
             return True
         connection, sent_at = self.lease.connection, self._clock.monotonic()
         result = self.client.sync_async("/")
-        if not result.wait(self._granted_s * SILENCE):
+        if not result.wait(self.granted_s * SILENCE):
             if connection == self.lease.connection and not self._stop.is_set():
                 logger.warning("ZooKeeper's server is silent; trying another")
                 self._handler.cut()

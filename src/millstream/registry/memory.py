@@ -219,6 +219,10 @@ class MemoryRegistry(Registry):
     def session_deadline(self) -> float:
         return self._deadline if self._is_open else -math.inf
 
+    @property
+    def session_timeout_s(self) -> float:
+        return self._timeout_s
+
     async def get(self, path: str) -> Node:
         self._check_session()
         return self._tree.get(path)

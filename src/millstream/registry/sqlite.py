@@ -329,6 +329,10 @@ class SqliteRegistry(Registry):
     def session_deadline(self) -> float:
         return self._worker.own.deadline if self._worker is not None else float("-inf")
 
+    @property
+    def session_timeout_s(self) -> float:
+        return self._timeout_s
+
     async def get(self, path: str) -> Node:
         check_path(path)
         return await self._call(lambda database: database.get(path))

@@ -167,6 +167,10 @@ class ZookeeperRegistry(Registry):
     def session_deadline(self) -> float:
         return self._ensemble.lease.deadline if self._ensemble is not None else float("-inf")
 
+    @property
+    def session_timeout_s(self) -> float:
+        return self._ensemble.granted_s if self._ensemble is not None else self._timeout_s
+
     async def get(self, path: str) -> Node:
         check_path(path)
         data, stat = await self._call(lambda client: client.get_async(self._full(path)), path)
