@@ -171,6 +171,21 @@ def test_a_controller_that_lost_its_session_follows_another(run_in_memory: Run) 
     run_in_memory(test)
 
 
+def test_a_controller_whose_node_is_deleted_by_hand_makes_room_for_another(run: Run) -> None:
+    """Nor does it go on for its own broker alone, which would hear of nothing that the other decides."""
+
+    async def test(cluster: Cluster) -> None:
+        old = cluster.controller
+        epoch = old.controller.epoch
+        await cluster.registries[old.config.node_id].delete(tree.CONTROLLER)
+        await cluster.until(lambda: any(each.controller.epoch > epoch for each in cluster.brokers.values()))
+        await cluster.until_controller()
+        await cluster.create("later")
+        await cluster.until_in_sync("later", cluster.ids)
+
+    run(test)
+
+
 def test_whatever_comes_from_an_earlier_epoch_is_refused(run_in_memory: Run) -> None:
     async def test(cluster: Cluster) -> None:
         await cluster.create("t", assignment={0: [1, 2, 3]})

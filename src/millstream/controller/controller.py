@@ -140,7 +140,11 @@ class Controller:
 
     async def _begin(self) -> None:
         """Begin a term, if the office is free: read everything, and decide what was left undecided."""
-        if self._office.is_held or not await self._office.take():
+        if self._office.is_held:
+            if await self._office.is_kept():
+                return
+            self._resign("the registry does not say so any more")
+        if not await self._office.take():
             return
         log.info("this broker is the controller, in epoch %d", self.epoch)
         self.term.feed.close()

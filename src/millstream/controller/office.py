@@ -18,6 +18,7 @@ from millstream.registry.contract import (
     Check,
     Create,
     Delete,
+    Node,
     NodeExists,
     NoNode,
     Operation,
@@ -59,7 +60,7 @@ class Office:
         steps: list[Operation] = [Create(tree.CONTROLLER, msgspec.json.encode(me), ephemeral=True)]
         epoch_node, holder = await registry.get_many([tree.CONTROLLER_EPOCH, tree.CONTROLLER])
         if holder is not None:
-            if msgspec.json.decode(holder.data).get("session", 0) != session:
+            if _session_of(holder) != session:
                 return False
             steps.insert(0, Delete(tree.CONTROLLER, holder.version))  # made here, but nobody said so
         if epoch_node is None:
@@ -76,6 +77,11 @@ class Office:
             return False
         self._epoch_version, self.epoch, self.is_held = versions[-1], epoch, True
         return True
+
+    async def is_kept(self) -> bool:
+        """Whether the registry says so, too: its node may be deleted by hand, to have another take over."""
+        (holder,) = await self._registry.get_many([tree.CONTROLLER])
+        return holder is not None and _session_of(holder) == self._registry.session_id
 
     async def holder(self) -> int | None:
         """Which broker holds the office, by the registry."""
@@ -100,3 +106,8 @@ class Office:
         """All or nothing, if this is still the controller; answers the nodes' versions."""
         check = Check(tree.CONTROLLER_EPOCH, self._epoch_version)
         return (await self._registry.multi([check, *operations]))[1:]
+
+
+def _session_of(holder: Node) -> int:
+    """The session that wrote down that it holds the office."""
+    return int(msgspec.json.decode(holder.data).get("session", 0))
