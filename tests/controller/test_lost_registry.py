@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from millstream.controller.topics import NewTopic
 from millstream.errors import KafkaError, NotController
 from millstream.model import NO_UUID
 from millstream.protocol.messages import ClusterStateResponse
-from millstream.registry.contract import Node, Unavailable
+from millstream.registry.contract import Node, Operation, Unavailable
 from millstream.registry.memory import MemoryRegistry, MemoryTree
 from tests.controller.cluster import Cluster
 
@@ -225,5 +226,41 @@ def test_a_registry_that_goes_away_during_a_start_ends_it_with_that_error(tmp_pa
                 await Broker(BrokerConfig(config), registry=registry).start()
         async with Broker(BrokerConfig(config), registry=MemoryRegistry(tree, 1500)) as broker:
             assert not broker.store.dirs[0].is_outdated
+
+    asyncio.run(main())
+
+
+def test_a_stop_does_not_wait_for_a_registry_that_is_silent_for_longer_than_a_session(tmp_path: Path) -> None:
+    """Else what it has to write down would come after all that the registry is asked, each for a time-out."""
+
+    class Silent(MemoryRegistry):
+        is_silent = False
+        asked = 0
+
+        def session_deadline(self) -> float:
+            return -math.inf if self.is_silent else super().session_deadline()
+
+        async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+            await self._wait()
+            return await super().get_many(paths)
+
+        async def multi(self, operations: Sequence[Operation]) -> list[int]:
+            await self._wait()
+            return await super().multi(operations)
+
+        async def _wait(self) -> None:
+            if self.is_silent:
+                self.asked += 1
+                await asyncio.sleep(1)
+                raise Unavailable("no server can be reached")
+
+    async def main() -> None:
+        registry = Silent(MemoryTree(), 1000)
+        config = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)}
+        broker = Broker(BrokerConfig(config), registry=registry)
+        await broker.start()
+        registry.is_silent = True
+        await broker.stop()
+        assert registry.asked == 0
 
     asyncio.run(main())

@@ -86,8 +86,8 @@ class Membership:
             await asyncio.gather(self._task, return_exceptions=True)
         if self._is_member:
             self._is_member = False
-            if self.epoch < 0:
-                return  # there is no registration, or it is not this process's
+            if self.epoch < 0 or self._clock.monotonic() >= self._registry.session_deadline():
+                return  # there is no registration, or it is not this process's, or ends with the session
             try:
                 await self._registry.delete(self._path)
             except RegistryError as error:

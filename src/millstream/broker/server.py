@@ -278,7 +278,10 @@ class Broker:
             )
 
     async def stop(self) -> None:
-        """Hand over what others can lead, answer what is under way, write everything down, and end."""
+        """Hand over what others can lead, answer what is under way, write everything down, and end.
+
+        A registry that has been silent for longer than the session may last is not waited for.
+        """
         await self.metrics_endpoint.stop()
         if self._is_member and self.cluster_state.has_applied:  # before, it leads nothing
             await self.controller_link.hand_over()
@@ -470,7 +473,7 @@ class Broker:
 
     @property
     def _is_member(self) -> bool:
-        return self._is_started and self.broker_epoch >= 0
+        return self._is_started and self.broker_epoch >= 0 and self._is_lease_held()
 
     # What handlers ask
 

@@ -93,8 +93,8 @@ class Office:
 
     async def give_up(self) -> None:
         """Let another broker be the controller."""
-        if self.is_held:
-            self.is_held = False
+        is_certain, self.is_held = self.is_certain, False
+        if is_certain:
             await self.write([Delete(tree.CONTROLLER)])
 
     def leave(self) -> None:
