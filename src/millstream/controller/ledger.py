@@ -16,9 +16,9 @@ from millstream.controller import tree
 from millstream.controller.feed import Feed
 from millstream.controller.office import Office
 from millstream.controller.picture import Picture
-from millstream.controller.reading import partition_numbers, partition_removals
+from millstream.controller.reading import partition_numbers, partition_removals, removals
 from millstream.metrics import Counter
-from millstream.registry.contract import Create, Delete, NodeExists, Operation, Registry, Set
+from millstream.registry.contract import Create, Delete, NodeExists, NotEmpty, Operation, Registry, Set
 
 log = logging.getLogger(__name__)
 
@@ -167,7 +167,14 @@ class Ledger:
         One that outlived it would be taken for the deletion of a later topic of that name.
         """
         node = tree.topic_path(name)
-        operations = await partition_removals(self._registry, name, numbers)
+        try:
+            operations = await partition_removals(self._registry, name, numbers)
+            await self._remove(node, name, operations)
+        except NotEmpty:  # somebody wrote more there
+            await self._remove(node, name, (await removals(self._registry, node))[:-1])
+        self._picture.deleted.pop(name, None)
+
+    async def _remove(self, node: str, name: str, operations: list[Operation]) -> None:
         rest = [
             f"{node}/partitions",
             node,
@@ -175,12 +182,16 @@ class Ledger:
             f"{tree.DELETED_TOPICS}/{name}",
         ]
         existing = await self._registry.get_many(rest)
+        removed = {operation.path for operation in operations}
         while len(operations) > MAX_OPERATIONS:
             await self._office.write(operations[:MAX_OPERATIONS])
             operations = operations[MAX_OPERATIONS:]
-        operations += [Delete(path) for path, found in zip(rest, existing, strict=True) if found is not None]
+        operations += [
+            Delete(path)
+            for path, found in zip(rest, existing, strict=True)
+            if found is not None and path not in removed
+        ]
         await self._office.write(operations)
-        self._picture.deleted.pop(name, None)
 
     # Configurations
 

@@ -154,9 +154,10 @@ async def _read(registry: Registry, paths: Iterable[str]) -> list[Node | None]:
 async def partition_numbers(registry: Registry, name: str) -> list[int]:
     """The partitions of a topic that have a node, whatever the topic's own node says."""
     try:
-        return sorted(map(int, await registry.children(f"{tree.topic_path(name)}/partitions")))
+        names = await registry.children(f"{tree.topic_path(name)}/partitions")
     except NoNode:
         return []
+    return sorted(int(each) for each in names if each.isdecimal())
 
 
 async def partition_removals(registry: Registry, name: str, numbers: Sequence[int]) -> list[Operation]:
@@ -168,3 +169,10 @@ async def partition_removals(registry: Registry, name: str, numbers: Sequence[in
             operations.append(Delete(state))
         operations.append(Delete(state.removesuffix("/state")))
     return operations
+
+
+async def removals(registry: Registry, path: str) -> list[Operation]:
+    """What deletes a node and all below it, whoever wrote that there."""
+    names = await registry.children(path)
+    below = [each for name in names for each in await removals(registry, f"{path}/{name}")]
+    return [*below, Delete(path)]
