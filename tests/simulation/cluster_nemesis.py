@@ -79,7 +79,8 @@ class ClusterNemesis:
         if is_flushed:
             self._faults[self.power_loss_of_all] = 1
         if loses_disks:
-            self._faults[self.lose_disk] = 4
+            self._faults[self.lose_disk] = 3
+            self._faults[self.lose_disk_unheard] = 1
         if favourite:
             self._faults[getattr(self, favourite)] *= 10
 
@@ -116,7 +117,7 @@ class ClusterNemesis:
 
         One disk may be lost whole, flushed or not, while all the others are well.
         """
-        if fault == self.lose_disk:
+        if fault in (self.lose_disk, self.lose_disk_unheard):
             if self._is_damaged or self._is_hurt or not self._is_whole():
                 return True
             self._is_hurt = True
@@ -190,7 +191,10 @@ class ClusterNemesis:
             node.power_loss(self._down_s())
 
     async def power_loss_unheard(self, node: Node) -> None:
-        """A broker comes back, catches up and loses power, unheard by the controller."""
+        await self._unheard(node, node.power_loss)
+
+    async def _unheard(self, node: Node, lose: Callable[[float], None]) -> None:
+        """A broker comes back, catches up and loses something, unheard by the controller."""
         self._losing += 1
         await node.stop(0.0)
         deaf = self._controller() or self._random.choice(self.nodes)
@@ -200,7 +204,7 @@ class ClusterNemesis:
         await self._wait(0.2, 2.0)
         for each in self.nodes:
             each.host.disk.kill_after = 0
-        node.power_loss(0.0)
+        lose(0.0)
         links = self._links(node)
         for link in links:
             link.slowness = 100.0  # so that it takes some time until it has caught up again
@@ -215,6 +219,9 @@ class ClusterNemesis:
         for each in self.nodes:
             each.host.disk.kill_after = 0
         node.lose_disk(self._down_s())
+
+    async def lose_disk_unheard(self, node: Node) -> None:
+        await self._unheard(node, node.lose_disk)
 
     async def clean_restart(self, node: Node) -> None:
         await node.stop(self._down_s())
