@@ -296,6 +296,24 @@ def test_large_compressed_batches_keep_their_place(tmp_path: Path) -> None:
     run(test, tmp_path)
 
 
+def test_what_follows_a_large_batch_that_its_coordinator_refuses_at_once_waits_for_it(tmp_path: Path) -> None:
+    """As above, where the first batch was checked in a thread and the coordinator, on this broker, loads."""
+
+    async def test(case: Case) -> None:
+        noise = Random(1).randbytes(100_000)
+        case.coordinator.refusal = NotEnoughReplicas()
+        with pytest.raises(NotEnoughReplicas):
+            await case.wait(b"0" + noise, 0, version=VERIFIED, codec=Codec.LZ4)
+        case.coordinator.refusal, case.coordinator.is_asynchronous = None, False
+        with pytest.raises(OutOfOrderSequenceNumber):
+            case.send(b"1", 1, version=VERIFIED)
+        await case.wait(b"0" + noise, 0, version=VERIFIED, codec=Codec.LZ4)
+        assert isinstance(case.send(b"1", 1, version=VERIFIED), Appended)
+        assert [(value or b"")[:1] for value in case.values()] == [b"0", b"1"]
+
+    run(test, tmp_path)
+
+
 def test_a_partition_that_goes_away_meanwhile(tmp_path: Path) -> None:
     async def test(case: Case) -> None:
         waiting = case.wait(b"x", 0)

@@ -303,14 +303,16 @@ class Partition(Replica):
     def _write_queued(
         self, checked: Checked, produce_version: int, transactional_id: str | None
     ) -> Appended | asyncio.Future[Appended]:
+        data, header = checked.data, checked.header
         try:
             self._check_writable(0)
-        except KafkaError:
-            self.log.producers.refuse(checked.header)
+            if header.attributes & TRANSACTIONAL:
+                return self.transactions.append(data, header, transactional_id, produce_version)
+            return self._write(data, header)
+        except KafkaError as error:
+            if error.retriable:
+                self.log.producers.refuse(header)
             raise
-        if checked.header.attributes & TRANSACTIONAL:
-            return self.transactions.append(checked.data, checked.header, transactional_id, produce_version)
-        return self._write(checked.data, checked.header)
 
     # Committing
 
