@@ -202,3 +202,16 @@ def test_a_topic_is_deleted_with_whatever_was_written_below_it(tmp_path: Path) -
             await cluster.create("bad")
 
     asyncio.run(main())
+
+
+def test_a_topic_is_deleted_with_a_node_whose_name_is_only_nearly_a_partitions(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(60), Cluster(tmp_path) as cluster:
+            await cluster.create("bad", 2)
+            office, registry = cluster.controller.controller, cluster.registries[1]
+            await registry.create(f"{NODE}/partitions/007")
+            await office.delete_topic(cluster.controller.metadata.topic("bad"))
+            assert await registry.exists(NODE) is None
+            assert await registry.children(tree.DELETED_TOPICS) == []
+
+    asyncio.run(main())

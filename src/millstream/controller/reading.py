@@ -157,7 +157,7 @@ async def partition_numbers(registry: Registry, name: str) -> list[int]:
         names = await registry.children(f"{tree.topic_path(name)}/partitions")
     except NoNode:
         return []
-    return sorted(int(each) for each in names if each.isdecimal())
+    return sorted(int(each) for each in names if each.isdecimal() and str(int(each)) == each)
 
 
 async def partition_removals(registry: Registry, name: str, numbers: Sequence[int]) -> list[Operation]:
