@@ -26,6 +26,7 @@ from tests.protocol.kernels import Records, records_over
 BOTH = [records_over("compiled"), records_over("interpreted")]
 SECRET = bytes(range(16))
 NOW_MS = 1_700_000_000_000
+NONE = memoryview(array("q"))
 
 keys = st.sampled_from([None, b"", b"a", b"b", b"1234567", b"12345678", b"123456789", b"x" * 300])
 records_of_a_batch = st.lists(
@@ -57,12 +58,14 @@ def filtered(
     kept: tuple[int, ...] = (),
     upper: int = -1,
     buffer_bytes: int = 4000,
+    begun: tuple[int, ...] = (),
 ) -> tuple[Any, bytes, bytes, bytes, int]:
     """What comes out of a filter until it ends, or stops for a reason other than want of room."""
     batches = records.filter.BatchFilter(
         offsets,
         records.walk.OpenTransactions(),
         memoryview(array("q", kept)),
+        memoryview(array("q", begun)),
         upper,
         NOW_MS,
         1000,
@@ -151,12 +154,13 @@ def test_both_kernels_keep_the_same_records_and_those_that_they_should(
         boundaries.append(base - 1)
     first_offset = draw.draw(st.integers(0, base))
     kept = tuple(sorted(draw.draw(st.sets(st.sampled_from(boundaries)))))
+    begun = tuple(sorted(draw.draw(st.sets(st.sampled_from(boundaries)))))
     upper = draw.draw(st.sampled_from([-1, base]))
     outcomes = []
     for kind in BOTH:
         offsets = filled(kind, data, first_offset)
         assert (offsets.stop, offsets.latest_offset) == (GOOD, max(base, first_offset) - 1)
-        batches, log, index, times, position = filtered(kind, offsets, data, kept, upper)
+        batches, log, index, times, position = filtered(kind, offsets, data, kept, upper, begun=begun)
         assert (batches.stop, position) == (GOOD, len(data))
         outcomes.append((log, index, times, batches.records_read, batches.records_kept, batches.size))
     assert outcomes[0] == outcomes[1]
@@ -173,10 +177,14 @@ def test_both_kernels_keep_the_same_records_and_those_that_they_should(
     scan = scan_batches(log, 0, len(log))
     assert scan.error == GOOD
     reached = [header.last_offset for header in _headers(log)]
-    assert set(kept) <= set(reached)
+    assert {*kept, *begun} <= set(reached)
     assert upper == -1 or reached[-1] == upper - 1
     with_tombstones = {r.offset for r in expected if r.value is None}
     for header in _headers(log):
+        if not header.count:
+            is_named = header.last_offset in kept or header.last_offset + 1 == upper
+            original = next(one for one in _headers(data) if one.last_offset == header.last_offset)
+            assert header.producer_id == (original.producer_id if is_named else -1)
         if any(header.base_offset <= offset <= header.last_offset for offset in with_tombstones):
             assert header.has_delete_horizon
 
@@ -249,7 +257,7 @@ def test_what_may_be_an_aborted_transaction_is_left_to_the_caller(
     transactions = records.walk.OpenTransactions()
     transactions.expect(1)
     batches = records.filter.BatchFilter(
-        filled(records, b""), transactions, memoryview(array("q")), -1, NOW_MS, 1000, 4000
+        filled(records, b""), transactions, NONE, NONE, -1, NOW_MS, 1000, 4000
     )
     batches.begin(0)
     assert batches.copy_batches(data, 0, len(data)) == len(sent(0, 7)) * position
@@ -266,7 +274,7 @@ def test_records_of_transactions_known_to_be_aborted_do_not_count(records: Recor
     assert (offsets.stop, offsets.get(b"a"), offsets.get(b"b")) == (GOOD, 1, -1)
     assert (transactions.state(7), transactions.state(8)) == (records.walk.ABORTED, records.walk.KEPT)
     batches = records.filter.BatchFilter(
-        offsets, transactions, memoryview(array("q", [2])), -1, NOW_MS, 1000, 4000
+        offsets, transactions, memoryview(array("q", [2])), NONE, -1, NOW_MS, 1000, 4000
     )
     batches.begin(0)
     batches.copy_batches(data, 0, len(data))
@@ -326,7 +334,7 @@ def test_records_that_are_not_well_formed_are_noticed_by_both(
         batches, log, index, times, position = filtered(kind, offsets, bytes(data))
         header = kind.kernel.read_header(data)
         one = kind.filter.BatchFilter(
-            offsets, kind.walk.OpenTransactions(), memoryview(array("q")), -1, NOW_MS, 1000, 4000
+            offsets, kind.walk.OpenTransactions(), NONE, NONE, -1, NOW_MS, 1000, 4000
         )
         error = one.select(bytes(data), 61, header, False, True)
         outcomes.append((offsets.stop, len(offsets), batches.stop, log, index, times, position, error))

@@ -54,6 +54,7 @@ class Ledger:
         self.folder = f"{folder}/{PARTITION}"
         self.config = config
         self.clock = TestClock()
+        self.leader_epoch = 0
         self.written: dict[int, Record] = {}
         self.aborted: set[int] = set()
         self.first_cleaned_ms: dict[int, int] = {}
@@ -100,7 +101,7 @@ class Ledger:
                 "is_transactional": producer.offsets is not None,
             }
         data = encode_batch(written, codec=codec, **options)  # type: ignore[arg-type]
-        base = self.log.append(memoryview(data), read_header(data), 0).base_offset
+        base = self.log.append(memoryview(data), read_header(data), self.leader_epoch).base_offset
         for number, record in enumerate(written):
             self.written[base + number] = Record(
                 record.value, record.key, record.headers, record.timestamp, base + number
@@ -130,7 +131,7 @@ class Ledger:
         )
         if not is_commit:
             self.aborted.update(offsets)
-        return self.log.append(memoryview(data), read_header(data), 0).base_offset
+        return self.log.append(memoryview(data), read_header(data), self.leader_epoch).base_offset
 
     def clean(self, map_bytes: int = 1 << 20, *, rolls: bool = True) -> Scanned | None:
         """Compact what can be compacted now; None if there is nothing."""

@@ -301,6 +301,37 @@ def test_the_last_batch_of_a_producer_stays_without_records(ledger: Ledger, code
     assert [header for header in headers(ledger) if header.count == 0] == []
 
 
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+@pytest.mark.parametrize("is_transaction", [False, True])
+def test_the_first_batch_of_a_leader_epoch_stays_without_records_and_producer(
+    ledger: Ledger, codec: Codec, is_transaction: bool
+) -> None:
+    """Who was forgotten may go on: what is left of its first batch is not taken for its last."""
+    producer = Producer(9)
+    ledger.leader_epoch = 3
+    if is_transaction:
+        ledger.begin(producer)
+    for value in (b"1", b"2"):
+        ledger.append((b"a", value), producer=producer, codec=codec)
+    if is_transaction:
+        ledger.end(producer, is_commit=True)
+    ledger.append((b"a", b"3"))
+    ledger.log.producers.expire(ledger.clock.now_ms(), 0)
+    ledger.clock.ms += 1
+    ledger.log.producers.expire(ledger.clock.now_ms(), 0)
+    for _ in range(5):
+        ledger.clean()
+        dirty(ledger)
+        ledger.clock.ms += RETENTION_MS
+    first = headers(ledger)[0]
+    assert (first.base_offset, first.count, first.leader_epoch) == (0, 0, 3)
+    assert (first.producer_id, first.producer_epoch, first.base_sequence) == (-1, -1, -1)
+    assert not first.is_transactional
+    assert not any(header.producer_id == 9 for header in headers(ledger))
+    replay_producers(ledger)
+    ledger.append((b"b", b"4"), producer=producer)
+
+
 def test_the_marker_of_a_producer_that_has_nothing_else_stays(ledger: Ledger) -> None:
     producer = Producer(9)
     ledger.begin(producer)

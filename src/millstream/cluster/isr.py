@@ -186,7 +186,9 @@ class IsrChanges:
                     partition.isr_refused(is_final=unanswered != (leader_epoch, version))
                 else:
                     log.info("%s: %s", partition.name, error_for(data.error_code).__name__)
-                    if data.error_code not in OVERTAKEN:
+                    if data.error_code in OVERTAKEN:
+                        self._unanswered.pop(partition, None)
+                    else:
                         self._waiting[partition] = None
         for partition, _, _ in proposals.values():
             self._waiting[partition] = None  # not answered

@@ -15,6 +15,7 @@ cdef class BatchFilter:
     cdef OpenTransactions transactions
     cdef Cursor cursor
     cdef const long long[::1] kept_offsets
+    cdef const long long[::1] begun_offsets
     cdef long long upper_offset
     cdef long long now_ms
     cdef readonly long long horizon_ms

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 
 IS_COMPILED = bool(cython.compiled)
 
+NOTHING, NAMELESS, HEADER = 0, 1, 2
+"""What stays of a batch without records."""
+
 # C integers, for loops that hold no Python object
 _caller = cython.declare(cython.int, CALLER)
 _lapsed = cython.declare(cython.int, LAPSED)
@@ -50,15 +53,19 @@ _full = cython.declare(cython.int, FULL)
 _good = cython.declare(cython.int, GOOD)
 _bad_record = cython.declare(cython.int, BAD_RECORD)
 _bad_count = cython.declare(cython.int, BAD_COUNT)
+_nothing = cython.declare(cython.int, NOTHING)
+_nameless = cython.declare(cython.int, NAMELESS)
+_header = cython.declare(cython.int, HEADER)
 
 
 class BatchFilter:
     """Copies batches, leaving out the records that a later one of the same key supersedes.
 
     What it keeps of a batch has the offsets, timestamps, codec, producer and sequences that it had.
-    A batch of which nothing is left is dropped, unless `kept_offsets` (sorted) or `upper_offset` ask
-    for its header. Tombstones go when the batch's delete horizon has passed; a batch with tombstones
-    and no horizon yet gets one (KIP-534): its base timestamp becomes the horizon.
+    A batch of which nothing is left is dropped, unless `kept_offsets` or `upper_offset` ask for its
+    header, or `begun_offsets` for a header that says nothing of its producer. Tombstones go when the
+    batch's delete horizon has passed; a batch with tombstones and no horizon yet gets one (KIP-534): its
+    base timestamp becomes the horizon.
 
     The output waits in `out` for its caller to write, together with the entries for the offset index
     and the time index of the segment that it makes, in their formats.
@@ -68,6 +75,7 @@ class BatchFilter:
     transactions: OpenTransactions
     cursor: Cursor
     kept_offsets: Any
+    begun_offsets: Any
     upper_offset: int
     now_ms: int
     horizon_ms: int
@@ -102,16 +110,18 @@ class BatchFilter:
         offsets: OffsetMap,
         transactions: OpenTransactions,
         kept_offsets: Any,
+        begun_offsets: Any,
         upper_offset: cython.longlong,
         now_ms: cython.longlong,
         delete_retention_ms: cython.longlong,
         buffer_bytes: cython.Py_ssize_t,
     ) -> None:
-        """`kept_offsets` is a memoryview of int64."""
+        """`kept_offsets` and `begun_offsets` are memoryviews of int64, sorted: where batches end."""
         self.map = offsets
         self.transactions = transactions
         self.cursor = Cursor()
         self.kept_offsets = kept_offsets
+        self.begun_offsets = begun_offsets
         self.upper_offset = upper_offset
         self.now_ms = now_ms
         self.horizon_ms = wrapping_sum(now_ms, delete_retention_ms)
@@ -243,8 +253,8 @@ class BatchFilter:
         """Take a batch that is the next of the segment into the indexes' entries."""
         _note(self, last_offset, max_timestamp, size)
 
-    def keeps_empty(self, last_offset: cython.longlong) -> bool:
-        """Whether a batch that ends here stays even if it has no records."""
+    def keeps_empty(self, last_offset: cython.longlong) -> int:
+        """What stays of a batch that ends here if it has no records: NOTHING, NAMELESS or its HEADER."""
         return _keeps_empty(self, last_offset)
 
     def passed(self, last_offset: cython.longlong, records: cython.longlong, kept: cython.longlong) -> None:
@@ -287,18 +297,30 @@ def _copy(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _keeps_empty(f: BatchFilter, last_offset: cython.longlong) -> cython.bint:
-    if last_offset + 1 == f.upper_offset:
-        return True
+def _is_listed(f: BatchFilter, last_offset: cython.longlong, is_begun: cython.bint) -> cython.bint:
+    """Whether a batch is among those that were asked for: with `is_begun` among the first of epochs."""
     low: cython.Py_ssize_t = 0
-    high: cython.Py_ssize_t = f.kept_offsets.shape[0]
+    high: cython.Py_ssize_t = f.begun_offsets.shape[0] if is_begun else f.kept_offsets.shape[0]
+    found: cython.longlong
     while low < high:
         middle: cython.Py_ssize_t = (low + high) // 2
-        if f.kept_offsets[middle] < last_offset:
+        found = f.begun_offsets[middle] if is_begun else f.kept_offsets[middle]
+        if found == last_offset:
+            return True
+        if found < last_offset:
             low = middle + 1
         else:
             high = middle
-    return low < f.kept_offsets.shape[0] and f.kept_offsets[low] == last_offset
+    return False
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _keeps_empty(f: BatchFilter, last_offset: cython.longlong) -> cython.int:
+    if last_offset + 1 == f.upper_offset or _is_listed(f, last_offset, False):
+        return _header
+    return _nameless if _is_listed(f, last_offset, True) else _nothing
 
 
 @cython.cfunc
@@ -465,10 +487,17 @@ def _seal(f: BatchFilter, out: cython.p_uchar, at: cython.Py_ssize_t, size: cyth
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _seal_empty(f: BatchFilter, out: cython.p_uchar, at: cython.Py_ssize_t) -> cython.void:
-    """Finish the header of a batch without records: offsets, producer, sequences and time stay."""
+def _seal_empty(
+    f: BatchFilter, out: cython.p_uchar, at: cython.Py_ssize_t, is_nameless: cython.bint
+) -> cython.void:
+    """Finish the header of a batch without records: offsets, time and, if it is to, the producer stay."""
     _store(out, at + 8, 49, 4)
     out[at + 22] &= 0xB8
+    if is_nameless:
+        out[at + 22] &= 0x8F
+        _store(out, at + 43, -1, 8)
+        _store(out, at + 51, -1, 2)
+        _store(out, at + 53, -1, 4)
     _store(out, at + 27, -1, 8)
     _store(out, at + 57, 0, 4)
     _store(out, at + 17, checksum_of(f.map.checksum, out, at + 21, at + 61), 4)
@@ -536,9 +565,10 @@ def _copy_batches(f: BatchFilter, c: Cursor, end: cython.Py_ssize_t) -> cython.i
                 break
         written: cython.Py_ssize_t = 0
         if f.kept == 0:
-            if _keeps_empty(f, last_offset):
+            stays: cython.int = _keeps_empty(f, last_offset)
+            if stays != _nothing:
                 _copy(out, at, raw, p, 61)
-                _seal_empty(f, out, at)
+                _seal_empty(f, out, at, stays == _nameless)
                 written = 61
         elif f.kept == count and not f.rebased:
             _copy(out, at, raw, p, size)

@@ -45,6 +45,7 @@ class Cleaning:
             self._offsets,
             self._transactions.open,
             memoryview(array("q", sorted(job.last_offsets))),
+            memoryview(array("q", sorted(job.begun_offsets))),
             job.end_offset,
             job.now_ms,
             job.delete_retention_ms,

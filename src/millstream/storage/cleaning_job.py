@@ -19,7 +19,9 @@ class CleaningJob(msgspec.Struct, frozen=True, kw_only=True):
     aborted: list[AbortedTransaction]
     """The aborted transactions of these segments."""
     last_offsets: list[int]
-    """Where batches end that stay without records too: the producers' last, and the leader epochs' first."""
+    """Where the last batches of the producers end."""
+    begun_offsets: list[int]
+    """Where the first batches of leader epochs end."""
     marker_epochs: dict[int, int]
     """The epochs of producers of whom only a marker is known."""
     now_ms: int

@@ -2,8 +2,9 @@
 
 What stays besides: tombstones until delete.retention.ms after they were first met (KIP-534); the last
 batch of each producer, if need be without records, because it carries the last sequence; the first batch of
-each leader epoch, likewise, because whoever copies the log learns from it where that epoch began; markers
-as long as something is left of their transaction; the last batch before the part that is left alone.
+each leader epoch, if need be without records and producer, because whoever copies the log learns from it
+where that epoch began; markers as long as something is left of their transaction; the last batch before
+the part that is left alone.
 
 `Cleaning` does the work, in a thread or in another process. Here is what concerns the log: whether it is
 still the one that the round began with, and how cleaned segments take the place of old ones.
@@ -69,8 +70,7 @@ class Compaction:
         log.save_recovery_point()
         start_offset = self._watched[0].base_offset
         aborted = aborted_between(log, start_offset, cleanable.end_offset)
-        last_offsets = [offset for _, _, offset in self._producers if offset is not None]
-        last_offsets += epoch_beginnings(log.epochs, log.segments, start_offset, cleanable.end_offset)
+        begun = epoch_beginnings(log.epochs, log.segments, start_offset, cleanable.end_offset)
         self.check()  # a segment that was retired meanwhile may have had no index to read
         return CleaningJob(
             folder=log.folder,
@@ -78,7 +78,8 @@ class Compaction:
             first_dirty_offset=cleanable.first_dirty_offset,
             end_offset=cleanable.end_offset,
             aborted=aborted,
-            last_offsets=last_offsets,
+            last_offsets=[offset for _, _, offset in self._producers if offset is not None],
+            begun_offsets=begun,
             marker_epochs={one: epoch for one, epoch, offset in self._producers if offset is None},
             now_ms=self._now_ms,
             delete_retention_ms=config.delete_retention_ms,

@@ -12,8 +12,8 @@ from typing import Final
 
 from millstream.protocol.batch import HEADER_SIZE, BatchHeader, seal
 from millstream.protocol.compression import compress
-from millstream.protocol.filter_kernel import BatchFilter
-from millstream.protocol.header import CODEC_MASK, DELETE_HORIZON, GOOD, REASONS
+from millstream.protocol.filter_kernel import NAMELESS, NOTHING, BatchFilter
+from millstream.protocol.header import CODEC_MASK, CONTROL, DELETE_HORIZON, GOOD, REASONS, TRANSACTIONAL
 from millstream.storage.batch_walk import Uncleanable
 from millstream.storage.cleaned_segment import CleanedSegment
 from millstream.storage.cleaned_transactions import CleanedTransactions
@@ -109,13 +109,21 @@ class Rewriting:
 
     def _drop(self, batch: memoryview, header: BatchHeader) -> int:
         """Keep no record, and the header only where it is needed."""
-        if self._batches.keeps_empty(header.last_offset):
+        stays = self._batches.keeps_empty(header.last_offset)
+        if stays != NOTHING:
             empty = header._replace(
                 size=HEADER_SIZE,
                 attributes=header.attributes & ~(CODEC_MASK | DELETE_HORIZON),
                 base_timestamp=_NO_TIMESTAMP,
                 count=0,
             )
+            if stays == NAMELESS:
+                empty = empty._replace(
+                    attributes=empty.attributes & ~(TRANSACTIONAL | CONTROL),
+                    producer_id=-1,
+                    producer_epoch=-1,
+                    base_sequence=-1,
+                )
             self._write(empty, batch[:HEADER_SIZE])
         return 0
 
