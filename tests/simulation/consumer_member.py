@@ -19,7 +19,7 @@ GONE = {UnknownMemberId.code, FencedMemberEpoch.code}
 
 
 class ConsumerMember(Member):
-    """What it holds it holds at least until the last heartbeat that was answered so."""
+    """What it holds it holds at least until it sent the last heartbeat that was answered so."""
 
     _topics: dict[str, UUID]
     _held: dict[Place, Holding]
@@ -52,7 +52,8 @@ class ConsumerMember(Member):
 
     async def _heartbeat(self) -> None:
         loop = asyncio.get_running_loop()
-        self._beat_at = loop.time() + BEAT_S
+        sent_at = loop.time()
+        self._beat_at = sent_at + BEAT_S
         answer = await self._ask(self._request(self.generation), HEARTBEAT_VERSION)
         if answer is None:
             self._beat_at = loop.time() + RETRY_S
@@ -60,12 +61,11 @@ class ConsumerMember(Member):
         if answer.error_code:
             self._refused(answer.error_code, "beating")
             return
-        now = loop.time()
         for held in self._held.values():
-            held.until = now
+            held.until = sent_at  # the answer may have been on its way for long
         self.generation = answer.member_epoch
         if answer.assignment is not None:
-            self._take(answer.assignment, now)
+            self._take(answer.assignment, loop.time())
 
     def _take(self, assignment: Any, now: float) -> None:
         """Give up what is not assigned any more, at once; the next heartbeat tells so."""
