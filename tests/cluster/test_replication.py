@@ -13,7 +13,6 @@ from uuid import UUID
 
 import pytest
 
-from millstream import pauses
 from millstream.cluster.fetcher import Fetcher
 from millstream.cluster.metadata import PartitionState
 from millstream.cluster.partition import Partition
@@ -25,7 +24,6 @@ from millstream.errors import (
     NotLeaderOrFollower,
     OffsetNotAvailable,
 )
-from millstream.model import TopicPartition
 from millstream.protocol.batch import Codec
 from millstream.protocol.messages import FetchRequest, FetchResponse
 from millstream.storage.log import Appended, Log
@@ -311,56 +309,6 @@ def test_without_its_lease_a_leader_takes_and_commits_nothing(tmp_path: Path) ->
         await nodes[2].send(b"d")
         await until(lambda: nodes[1].partition().high_watermark == 3)
         assert nodes[1].content() == nodes[2].content()
-
-    run(test, tmp_path)
-
-
-def test_a_session_that_is_lost_while_a_topic_is_taken_leaves_nothing_led(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also not those partitions that come after the pause in which it was lost: others may lead them."""
-    monkeypatch.setattr(pauses, "TURN_SECONDS", 0.0)
-
-    async def test(nodes: Nodes) -> None:
-        applying = asyncio.create_task(nodes.create(partitions=8))
-        held = nodes[1].replicas
-        while len(held) < 2:
-            await asyncio.sleep(0)
-        assert len(held) < 8
-        held.session_lost()
-        await applying
-        assert [each.name.partition for each in held if each.is_leader] == []
-        await nodes.tell()
-        assert sum(each.is_leader for each in held) == 8
-        await nodes[1].send(b"a", index=7)
-
-    run(test, tmp_path)
-
-
-def test_a_topic_that_is_deleted_while_it_is_taken_is_not_held_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on the controller's own broker, which deletes its records in the controller's turn."""
-    monkeypatch.setattr(pauses, "TURN_SECONDS", 0.0)
-
-    async def test(nodes: Nodes) -> None:
-        held, store = nodes[2].replicas, nodes[2].store
-        opened: list[str] = []
-        create = store.create
-
-        def creating(name: TopicPartition, *arguments: Any, **options: Any) -> Log:
-            opened.append(str(name))
-            return create(name, *arguments, **options)
-
-        monkeypatch.setattr(store, "create", creating)
-        applying = asyncio.create_task(nodes.create(partitions=8))
-        while len(held) < 2:
-            await asyncio.sleep(0)
-        known = list(opened)
-        await held.drop(nodes.topic)
-        await applying
-        assert opened == known
-        assert len(held) == 0
 
     run(test, tmp_path)
 

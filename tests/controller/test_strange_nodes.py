@@ -189,29 +189,23 @@ def test_a_new_topic_has_nothing_to_do_with_what_was_written_for_its_name_before
     asyncio.run(main())
 
 
-def test_a_topic_is_deleted_with_whatever_was_written_below_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "names", [("partitions/none/more", "partitions/1/beside", "note"), ("partitions/007",)]
+)
+def test_a_topic_is_deleted_with_whatever_was_written_below_it(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    """Also with a node whose name is only nearly that of a partition."""
+
     async def main() -> None:
         async with asyncio.timeout(60), Cluster(tmp_path) as cluster:
             await cluster.create("bad", 2)
             office, registry = cluster.controller.controller, cluster.registries[1]
-            for path in (f"{NODE}/partitions/none/more", f"{NODE}/partitions/1/beside", f"{NODE}/note"):
-                await registry.create(path, make_parents=True)
+            for name in names:
+                await registry.create(f"{NODE}/{name}", make_parents=True)
             await office.delete_topic(cluster.controller.metadata.topic("bad"))
             assert await registry.exists(NODE) is None
             assert await registry.children(tree.DELETED_TOPICS) == []
             await cluster.create("bad")
-
-    asyncio.run(main())
-
-
-def test_a_topic_is_deleted_with_a_node_whose_name_is_only_nearly_a_partitions(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(60), Cluster(tmp_path) as cluster:
-            await cluster.create("bad", 2)
-            office, registry = cluster.controller.controller, cluster.registries[1]
-            await registry.create(f"{NODE}/partitions/007")
-            await office.delete_topic(cluster.controller.metadata.topic("bad"))
-            assert await registry.exists(NODE) is None
-            assert await registry.children(tree.DELETED_TOPICS) == []
 
     asyncio.run(main())

@@ -5,25 +5,16 @@ from __future__ import annotations
 from random import Random
 from typing import NamedTuple
 
-SALTS = {
-    "is_changeful": 0x5EED,
-    "trims": 0x7219,
-    "unclean": 0x0C1E,
-    "compacts": 0xC0DA,
-    "loses_disks": 0xD15C,
-    "reads_anywhere": 0x4EA2,
-    "new_groups": 0x848,
+PARTS = {
+    "is_changeful": (0.3, 0x5EED),
+    "trims": (0.25, 0x7219),
+    "unclean": (0.2, 0x0C1E),
+    "compacts": (0.15, 0xC0DA),
+    "loses_disks": (0.2, 0xD15C),
+    "reads_anywhere": (0.2, 0x4EA2),
+    "new_groups": (0.3, 0x848),
 }
-SHARES = {
-    "is_changeful": 0.3,
-    "trims": 0.25,
-    "unclean": 0.2,
-    "compacts": 0.15,
-    "loses_disks": 0.2,
-    "reads_anywhere": 0.2,
-    "new_groups": 0.3,
-}
-"""In how many of all seeds."""
+"""In how many of all seeds there is each, and what tells its random numbers from the others'."""
 
 
 class Setting(NamedTuple):
@@ -47,10 +38,10 @@ class Setting(NamedTuple):
 
 def setting_of(seed: int, asked: dict[str, bool]) -> Setting:
     """That of a seed, but for what is asked for."""
-    chosen = {name: Random(seed ^ SALTS[name]).random() < SHARES[name] for name in Setting._fields}
+    chosen = {name: Random(seed ^ salt).random() < share for name, (share, salt) in PARTS.items()}
     return Setting(**{**chosen, **asked})
 
 
 def random_for(seed: int, part: str) -> Random:
     """Random numbers of one part's own."""
-    return Random(seed ^ SALTS[part] << 1)
+    return Random(seed ^ PARTS[part][1] << 1)
