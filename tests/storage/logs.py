@@ -23,6 +23,7 @@ from millstream.storage.trash import Trash
 NOW_MS = 1_700_000_000_000
 PARTITION = TopicPartition("orders", 0)
 TOPIC_ID = UUID("12345678-1234-4678-9234-567812345678")
+OTHER_ID = UUID(int=77)
 SMALL = LogConfig(segment_bytes=4096, index_interval_bytes=256, file_delete_delay_ms=0)
 
 
@@ -95,6 +96,10 @@ class World:
         self.disk = FaultyDisk()
         self.trash = Trash(self.disk, self.clock)
         self.failures: list[OSError] = []
+
+    def folder_names(self, name: str = "a") -> set[str]:
+        """The folders in a log dir."""
+        return {path.name for path in Path(self.path, name).iterdir() if path.is_dir()}
 
     @property
     def around(self) -> Surroundings:

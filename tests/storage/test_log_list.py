@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from uuid import UUID
 
 import pytest
 
@@ -17,9 +16,8 @@ from millstream.model import TopicPartition
 from millstream.storage import log_list
 from millstream.storage.os_disk import OsDisk
 from millstream.storage.store import Store
-from tests.storage.logs import PARTITION, TOPIC_ID, FaultyDisk, TestClock, World, append, batch
+from tests.storage.logs import OTHER_ID, PARTITION, TOPIC_ID, FaultyDisk, TestClock, World, append, batch
 
-OTHER_ID = UUID(int=7)
 LIST = ".millstream_logs"
 
 
