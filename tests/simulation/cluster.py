@@ -6,16 +6,12 @@ import asyncio
 import logging
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from random import Random
 from typing import Any
 
-import msgspec
-
 from millstream.cluster.metadata import INTERNAL_TOPICS
-from millstream.cluster.partition import Partition
-from millstream.controller import tree
 from millstream.errors import TopicAlreadyExists, error_for
 from millstream.protocol.messages import CreateTopicsRequest
 from millstream.registry.memory import MemoryTree
@@ -25,7 +21,7 @@ from tests.simulation.client import LATEST, RETRY_S
 from tests.simulation.cluster_churn import ClusterChurn
 from tests.simulation.cluster_nemesis import ClusterNemesis
 from tests.simulation.cluster_setting import Setting, random_for, setting_of
-from tests.simulation.cluster_trimmer import Seen
+from tests.simulation.cluster_view import ClusterView
 from tests.simulation.committed_reader import CommittedReader
 from tests.simulation.compacted_topic import NAME as COMPACTED_TOPIC
 from tests.simulation.compacted_topic import CompactedTopic
@@ -45,7 +41,6 @@ from tests.simulation.network import Network
 from tests.simulation.node import PORT, Node
 from tests.simulation.one_broker import Outcome
 from tests.simulation.operator import Operator
-from tests.simulation.replica_content import differences
 from tests.simulation.start_watch import StartWatch
 from tests.simulation.transactional import NEW, OLD, TransactionalProducer
 from tests.simulation.transferrer import Transferrer
@@ -162,6 +157,8 @@ class _Run:
         self.random = random = Random(world.random.getrandbits(64))
         self.network = Network(world)
         self.tree = MemoryTree()
+        self.nodes: list[Node] = []
+        self.view = ClusterView(self.nodes, self.tree)
         self.is_flushed = random.random() < 0.3 if is_flushed is None else is_flushed
         self.setting = setting
         self.ledger = Ledger()
@@ -173,7 +170,7 @@ class _Run:
         self.compacted: CompactedTopic | None = None
         if setting.trims:
             own = random_for(world.seed, "trims")
-            self.trimmed = TrimmedTopic(self._start, self._brokers, self._look, own)
+            self.trimmed = TrimmedTopic(self._start, self._brokers, self.view.in_sync, own)
         if setting.unclean:
             self.unclean = UncleanTopic(self._start, self._brokers, self.history)
         if setting.compacts:
@@ -206,7 +203,7 @@ class _Run:
             settings["replica.selector.class"] = "RackAwareReplicaSelector"
         session_ms, sees_death = random.choice((1500, 4000)), random.random() < 0.5
         knows_boots, cold_probability = random.random() < 0.7, random.choice((0.0, 0.0, 0.05, 0.3))
-        self.nodes = [
+        self.nodes += [
             Node(
                 world,
                 self.network,
@@ -280,7 +277,7 @@ class _Run:
             self.nodes,
             self._client_names,
             self.faults,
-            self._is_whole,
+            self.view.is_whole,
             is_flushed=self.is_flushed,
             loses_disks=self.setting.loses_disks,
             favourite=self.favourite,
@@ -295,7 +292,7 @@ class _Run:
             await self._in_time("the churn", churning)
         for lives in self.lives:
             lives.is_calm = True
-        await self._in_time("replicas", self._until(self._is_whole))
+        await self._in_time("replicas", self._until(self.view.is_whole))
         least_acks = LEAST_ACKS * min(1.0, self.duration_s / DURATION_S)
         await self._in_time("producers", self._until(lambda: self.counts()["acks"] >= least_acks))
         for producer in self.producers:
@@ -319,14 +316,15 @@ class _Run:
         await self._in_time("readers", self._all_read(admin))
         await self._in_time("readers", self._read_final())
         await self._in_time("positions", admin.call(self._read_positions(admin)))
-        await self._in_time("replicas", self._until(self._are_quiet))
+        await self._in_time("replicas", self._until(self.view.is_quiet))
         if self.trimmed is not None:
             await self._in_time("the trimmed topic", self.trimmed.read_final())
             self.trimmed.judge()
-        self._compare_replicas()
+        compacted = () if self.compacted is None else (COMPACTED_TOPIC, *INTERNAL_TOPICS)
+        self.history.complaints += self.view.differences(compacted)
         if operator is not None:
-            self._check_topics(operator)
-        self.elections = sum(state.leader_epoch for _, state in self._states())
+            self.history.complaints += self.view.wrong_topics(operator)
+        self.elections = sum(state.leader_epoch for _, state in self.view.states())
         for each in (looking, *trimming):
             each.cancel()
         await asyncio.gather(looking, *trimming, return_exceptions=True)
@@ -487,7 +485,7 @@ class _Run:
         operator = Operator(
             self._brokers(process),
             numbers,
-            lambda: [place for place, _ in self._states()],
+            lambda: [place for place, _ in self.view.states()],
             process.random,
             is_hurried=self.setting.is_changeful,
         )
@@ -509,7 +507,7 @@ class _Run:
         await self._in_time("the controller", admin.call(creating))
         trimmed.begin()
         watch = StartWatch(
-            lambda: (each for place in PLACES for each in self._replicas(place).items()),
+            lambda: (each for place in PLACES for each in self.view.replicas(place).items()),
             trimmed.history,
             has_retention=trimmed.retention_bytes >= 0,
         )
@@ -528,88 +526,6 @@ class _Run:
             await self._in_time("the controller", admin.call(creating))
             self.compacted.begin()
 
-    # What is known from inside
-
-    def _states(self) -> Iterator[tuple[Place, Any]]:
-        """The partitions as the controller knows them."""
-        for node in self.nodes:
-            if node.broker is not None and node.broker.controller.is_active:
-                for topic in node.broker.metadata.topics.values():
-                    for index, state in enumerate(topic.partitions):
-                        yield (topic.name, index), state
-                return
-
-    def _is_whole(self) -> bool:
-        """All replicas of all partitions are in sync, and led."""
-        if not all(node.is_serving for node in self.nodes):
-            return False
-        states = list(self._states())
-        return bool(states) and all(
-            state.leader >= 0
-            and len(state.isr) == len(state.replicas)
-            and not (state.adding or state.removing)
-            for _, state in states
-        )
-
-    def _replicas(self, place: Place) -> dict[str, Partition]:
-        found = {}
-        for node in self.nodes:
-            if node.broker is not None:
-                held = node.broker.replicas.topic(place[0]).get(place[1])
-                if held is not None:
-                    found[node.name] = held
-        return found
-
-    def _look(self, place: Place) -> Seen:
-        written = self.tree.get_many([tree.state_path(*place)])[0]
-        if written is None:
-            return Seen(b"", {})
-        found, held = {}, self._replicas(place)
-        for number in msgspec.json.decode(written.data, type=tree.StateNode).isr:
-            registered = self.tree.get_many([f"{tree.BROKERS}/{number}"])[0]
-            name = f"broker-{number}"
-            if registered is not None and name in held:
-                found[name] = (held[name], registered.created)
-        return Seen(written.data, found)
-
-    def _are_quiet(self) -> bool:
-        """All replicas have everything, and know that it is committed."""
-        return self._is_whole() and all(
-            len({replica.log.end_offset for replica in replicas.values()}) == 1
-            and all(replica.high_watermark == replica.log.end_offset for replica in replicas.values())
-            for replicas in (self._replicas(place) for place, _ in self._states())
-        )
-
-    def _compare_replicas(self) -> None:
-        """All replicas of a partition hold the same bytes, or the same table, and know the same of them."""
-        for place, state in self._states():
-            replicas = self._replicas(place)
-            if len(replicas) != len(state.replicas):
-                self.history.complaints.append(f"{place} is held by {list(replicas)}, not {state.replicas}")
-            least = max((each.log.config.min_insync_replicas for each in replicas.values()), default=0)
-            if len(state.isr) <= least and place[0] != UNCLEAN_TOPIC:
-                # A hurried operator may have left so few that a damaged one is needed, and is not mended.
-                replicas = {name: each for name, each in replicas.items() if each.log.damage is None}
-            are_compacted = self.compacted is not None and place[0] in (COMPACTED_TOPIC, *INTERNAL_TOPICS)
-            for text in differences(replicas, are_compacted=are_compacted):
-                self.history.complaints.append(f"the replicas of {place} {text}")
-
-    def _check_topics(self, operator: Operator) -> None:
-        """Topics that were made are there, those that were deleted are not, and all brokers know the same."""
-        known = {place[0] for place, _ in self._states()}
-        for name in sorted(operator.made - known):
-            self.history.complaints.append(f"the topic {name} was made, and is not there")
-        for name in sorted(operator.deleted & known):
-            self.history.complaints.append(f"the topic {name} was deleted, and is there")
-        for node in self.nodes:
-            assert node.broker is not None
-            seen = set(node.broker.metadata.topics)
-            held = {partition.name.topic for partition in node.broker.replicas}
-            if seen != known or held - known:
-                self.history.complaints.append(
-                    f"{node.name} knows {sorted(seen)} and holds {sorted(held)}, not {sorted(known)}"
-                )
-
     # The end
 
     async def _in_time(self, who: str, work: Any) -> Any:
@@ -621,22 +537,7 @@ class _Run:
             return result
         except TimeoutError:
             text = f"{who} are stuck after {HEAL_S} s without faults"
-            raise SimulationFailed("\n".join([text, *self._unwell()])) from None
-
-    def _unwell(self) -> Iterator[str]:
-        """The partitions that are not whole, and what each broker makes of them."""
-        for place, state in self._states():
-            if state.leader < 0 or len(state.isr) < len(state.replicas):
-                seen = {
-                    name: (
-                        held.leader_epoch,
-                        held.log.end_offset,
-                        held.high_watermark,
-                        held.leadership is not None,
-                    )
-                    for name, held in self._replicas(place).items()
-                }
-                yield f"{place}: {state}; epoch, end, high watermark, whether it leads: {seen}"
+            raise SimulationFailed("\n".join([text, *self.view.unwell()])) from None
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
         while not is_so():
