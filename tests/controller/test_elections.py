@@ -385,6 +385,19 @@ def test_no_move_leaves_fewer_in_sync_than_min_isr() -> None:
     assert cancelled(replace(back, isr=[1]), {1}, rule).isr == [1]  # nobody in sync is let go of
 
 
+def test_no_move_lets_go_of_those_that_left_a_too_small_isr() -> None:
+    """They have what is acknowledged, and one alone in sync may lose it yet."""
+    rule, live = Rules(min_isr=2), {1, 2, 3}
+    alone = PartitionState([2, 3, 1], [1], 1, 5)
+    for needed in (replace(alone, eligible=[3]), replace(alone, doubted=[3])):
+        moving = begun(needed, [1, 2], live, rule)
+        assert (moving.isr, moving.removing) == ([1], [3])
+        assert finished(with_isr(moving, [1, 2], rule), live, rule).replicas == [1, 2]
+        assert cancelled(moving, live, rule).replicas == [1, 2, 3]
+        assert begun(needed, [1], live, rule).replicas == [1]  # that is what was asked for
+        assert not is_moving(begun(needed, [1, 3], live, rule))  # it had nothing that counts
+
+
 def test_a_move_takes_the_place_of_another() -> None:
     live = {1, 2, 3, 4}
     moving = begun(PartitionState([1, 2], [1, 2], 1, 5), [3, 2], live, Rules())

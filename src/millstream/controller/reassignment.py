@@ -96,9 +96,13 @@ def _fencing(before: PartitionState, after: PartitionState) -> PartitionState:
 
 
 def _lets_go_of_too_many(state: PartitionState, replicas: Sequence[int], rules: Rules) -> bool:
-    """Whether replicas in sync would go, and fewer stay than what is acknowledged must be on."""
+    """Whether replicas that may be needed would go, and fewer stay in sync than what is acknowledged must
+    be on. In an ISR that fell below min.insync.replicas, those that left it are needed too."""
+    needed = {*state.isr, *state.eligible, *state.doubted}
+    if needed <= set(replicas):
+        return False
     staying = sum(each in replicas for each in state.isr)
-    return staying < min(rules.min_isr, len(replicas), len(state.isr))
+    return staying < min(rules.min_isr, len(replicas), len(needed))
 
 
 def _check_enough(state: PartitionState, replicas: Sequence[int], rules: Rules) -> None:
