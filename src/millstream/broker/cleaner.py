@@ -204,12 +204,16 @@ class Worker:
         if isinstance(disk, OsDisk) and job.read_bytes > THREAD_BYTES:
             if self._process is None:
                 await in_thread(self._start_process)
-            assert self._process is not None
-            return ProcessWork(compaction, job, self._process, self._cleaner.rate)
+            if self._process is not None:
+                return ProcessWork(compaction, job, self._process, self._cleaner.rate)
         return ThreadWork(compaction, job, disk, self._cleaner.rate)
 
     def _start_process(self) -> None:
-        self._process = CleaningProcess()
+        """Start one, unless the machine has none to give, or the interpreter's file is gone by an upgrade."""
+        try:
+            self._process = CleaningProcess()
+        except OSError as error:
+            log.warning("no process to compact in can be started, a thread does it: %s", error)
 
 
 def _look_at(logs: list[tuple[Log, int]], now_ms: int) -> list[Cleanable]:

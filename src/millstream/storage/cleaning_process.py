@@ -14,6 +14,7 @@ the folder.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import subprocess
@@ -73,7 +74,8 @@ class CleaningProcess:
             env={**os.environ, "PYTHONPATH": path},
             process_group=0,
         )
-        os.setpriority(os.PRIO_PROCESS, self._process.pid, LOWEST_PRIORITY)
+        with contextlib.suppress(OSError):  # it works as well without
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, LOWEST_PRIORITY)
 
     @property
     def pid(self) -> int:
