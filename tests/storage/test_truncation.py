@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 
 from millstream.protocol.batch import Record, encode_batch
+from millstream.storage.segment import Segment
 from tests.storage.logs import NOW_MS, PARTITION, SMALL, TOPIC_ID, World, append, batch, fill, offsets
 
 
@@ -249,3 +251,32 @@ def test_a_log_that_was_cut_off_in_a_gap_ends_there_after_a_stop(world: World) -
     assert log.end_offset == 3
     assert append(log, batch(b"y"), 1).base_offset == 3
     assert offsets(log) == [0, 3]
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_where_a_log_began_anew_is_known_after_a_kill(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_full: bool
+) -> None:
+    """Nothing is in it, and its start is not written down yet: else its offsets would begin at 0 again."""
+    store = world.store()
+    log = store.create(PARTITION, TOPIC_ID, SMALL)
+    fill(log, 3)
+
+    def no_room(_: Segment) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    with monkeypatch.context() as patch:
+        if is_full:
+            patch.setattr(Segment, "create", no_room)
+        log.restart_at(50)
+    assert log.failure is None
+    if is_full:
+        fill(log, 1)  # makes the file that could not be made
+    store.release()
+    store = world.store()
+    found = store.get(PARTITION, TOPIC_ID)
+    assert found is not None
+    assert (found.start_offset, found.end_offset) == (50, 51 if is_full else 50)
+    fill(found, 1)
+    assert offsets(found) == list(range(50, found.end_offset))
+    store.close()

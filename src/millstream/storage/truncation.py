@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from millstream.protocol.batch import read_header
 from millstream.storage import recovery, time_check
 from millstream.storage.damage import Sound
+from millstream.storage.files import is_temporary
 from millstream.storage.producer_state import ProducerState
 from millstream.storage.reading import locate
 from millstream.storage.segment import Segment
@@ -96,10 +97,24 @@ def empty(log: Log, offset: int) -> None:
     with log.swapping:
         log.end_offset = log.start_offset = offset
         _drop(log, old)
-        log.replace_tail(old, [Segment(log.disk, log.folder, offset, 0, log.now_ms())], offset)
+        only = Segment(log.disk, log.folder, offset, 0, log.now_ms())
+        log.replace_tail(old, [only], offset)
     log.epochs.truncate_end(0)
     log.snapshots.keep((), -1)
     log.producers = ProducerState(offset)
+    if offset:
+        _write_start(log, only)
+
+
+def _write_start(log: Log, segment: Segment) -> None:
+    """Make the file of a log's only segment, empty as it is: its name says where the log starts."""
+    try:
+        segment.create()
+    except OSError as error:
+        if not is_temporary(error):
+            raise
+        return  # the first append makes it
+    log.disk.fsync_dir(log.folder)
 
 
 def _doubt_from(log: Log, offset: int) -> None:
