@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -9,6 +10,7 @@ import pytest
 from millstream.storage import names
 from millstream.storage.os_disk import OsDisk
 from millstream.storage.segment import Segment
+from millstream.storage.time_index import TimeIndex
 from tests.storage.logs import NOW_MS, batch
 
 
@@ -153,3 +155,25 @@ def test_names_of_files(name: str, offset: int) -> None:
 )
 def test_names_of_folders(folder: str, partition: tuple[str, int] | None) -> None:
     assert names.parse_folder(folder) == partition
+
+
+def test_a_batch_is_not_refused_for_want_of_an_index_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in the file already: what comes next would be taken for it."""
+    segment = make(tmp_path)
+    for number in range(10):
+        put(segment, 1000 + number, NOW_MS + number)
+    segment.spill()
+
+    def none_left(_: TimeIndex) -> None:
+        raise OSError(errno.EMFILE, "no descriptors")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TimeIndex, "last", none_left)
+        for number in range(10, 20):
+            put(segment, 1000 + number, NOW_MS + number)
+    put(segment, 1020, NOW_MS + 20)
+    assert segment.size == (tmp_path / "00000000000000001000.log").stat().st_size
+    segment.add_time_entry()
+    assert segment.time_index.last() == (NOW_MS + 20, 20)

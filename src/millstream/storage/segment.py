@@ -18,6 +18,7 @@ from typing import Final
 from millstream.protocol.batch import HEADER_SIZE, BatchHeader, read_header
 from millstream.storage import names
 from millstream.storage.disk import Buffer, Disk, File
+from millstream.storage.files import is_temporary
 from millstream.storage.offset_index import OffsetIndex
 from millstream.storage.time_index import TimeIndex
 from millstream.storage.transaction_index import TransactionIndex
@@ -178,10 +179,17 @@ class Segment:
         self._unindexed_bytes += header.size
 
     def add_index_entry(self, last_offset: int, position: int) -> None:
-        """Index the batch at `position`, and the largest timestamp up to there."""
-        self.index.add(last_offset - self.base_offset, position)
-        self.entry_count += 1
-        self.add_time_entry()
+        """Index the batch at `position`, and the largest timestamp up to there.
+
+        A want of descriptors or memory costs an entry, and not the batch: that is in the file already.
+        """
+        try:
+            self.index.add(last_offset - self.base_offset, position)
+            self.entry_count += 1
+            self.add_time_entry()
+        except OSError as error:
+            if not is_temporary(error):
+                raise
 
     def add_time_entry(self) -> None:
         """Index the largest timestamp so far, unless it already is."""
