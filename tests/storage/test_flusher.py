@@ -6,11 +6,15 @@ import errno
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from millstream.errors import KafkaStorageError
+from millstream.storage import names
+from millstream.storage.os_disk import OsFile
+from millstream.storage.segment import Segment
 from tests.storage.logs import NOW_MS, SMALL, FaultyFile, World, append, batch, fill, offsets
 
 
@@ -217,3 +221,44 @@ def _during_fsync(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object])
         fsync(file)
 
     monkeypatch.setattr(FaultyFile, "fsync", interrupted)
+
+
+def test_leader_epochs_that_could_not_be_written_down_are_by_the_next_flush(world: World) -> None:
+    log = world.open()
+    fill(log, 1, leader_epoch=3)
+    log.flush()
+    fill(log, 1, leader_epoch=5)
+    opened = world.disk.open
+
+    def none_left(path: str, *, create: bool = False) -> OsFile:
+        if path.endswith(names.BESIDE) and not create:
+            raise OSError(errno.EMFILE, "no descriptors", path)
+        return opened(path, create=create)
+
+    world.disk.open = none_left  # type: ignore[method-assign]
+    with pytest.raises(KafkaStorageError):
+        log.flush()
+    world.disk.open = opened  # type: ignore[method-assign]
+    assert log.failure is None
+    assert log.flush() == 2
+    assert world.open(recovery_point=2).epochs.entries == ((3, 0), (5, 1))
+
+
+def test_a_renamed_file_of_leader_epochs_is_not_forgotten_by_a_flush_that_fails_later(world: World) -> None:
+    log = world.open()
+    fill(log, 1, leader_epoch=3)
+    log.flush()
+    fill(log, 1, leader_epoch=5)
+    segment = log.segments.active
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Segment, "fsync", partial(_fail, OSError(errno.EMFILE, "no descriptors")))
+        with pytest.raises(KafkaStorageError):
+            log.flush()
+    synced(world)
+    assert log.segments.active is segment
+    assert log.flush() == 2
+    assert "orders-0" in synced(world)  # its name is durable
+
+
+def _fail(error: OSError, *_: object, **__: object) -> None:
+    raise error

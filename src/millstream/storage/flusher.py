@@ -26,6 +26,7 @@ class Flusher:
         "_cuts",
         "_flushing",
         "_is_folder_synced",
+        "_is_renamed",
         "_log",
         "_names_changed",
         "_names_synced",
@@ -40,6 +41,8 @@ class Flusher:
         self._point = Lock()
         self._cuts = 0
         self._is_folder_synced = is_folder_synced
+        self._is_renamed = False
+        """Whether leader epochs were written down, and their file's name is not durable yet."""
         self._names_changed = 0 if is_folder_synced else 1
         self._names_synced = 0
 
@@ -70,10 +73,10 @@ class Flusher:
                 return self.recovery_point
             names_changed = self._names_changed
             try:
-                is_renamed = self._sync_epochs()
+                self._sync_epochs()
                 for segment in segments.unflushed(target):
                     self._sync_segment(segment, is_active=segment is segments.active and not is_last)
-                self._sync_names(names_changed, is_changed=is_renamed)
+                self._sync_names(names_changed)
             except OSError as error:
                 if log.is_closed:  # and its folder perhaps renamed: no fault of the disk
                     raise KafkaStorageError(f"{log.partition} is closed") from error
@@ -99,31 +102,38 @@ class Flusher:
             return
         segment.is_flushed = not is_active
 
-    def _sync_epochs(self) -> bool:
+    def _sync_epochs(self) -> None:
         """Write the leader epochs down, if they changed; the folder is synced after that."""
         log = self._log
         if log.epochs.is_changed:
-            log.epochs.is_changed = False
             path = f"{log.folder}/{names.EPOCHS_FILE}"
+            log.epochs.is_changed = False  # first: they may change again meanwhile
             try:
-                write_file(log.disk, path + names.BESIDE, log.epochs.encode())
-            except OSError as error:
+                self._write_epochs(path + names.BESIDE)
+                fsync_file(log.disk, path + names.BESIDE)
+                log.disk.rename(path + names.BESIDE, path)
+            except (OSError, KafkaStorageError):
                 log.epochs.is_changed = True
-                if is_temporary(error):
-                    raise log.storage_error(error) from error
                 raise
-            fsync_file(log.disk, path + names.BESIDE)
-            log.disk.rename(path + names.BESIDE, path)
-            return True
-        return False
+            self._is_renamed = True
 
-    def _sync_names(self, names_changed: int, *, is_changed: bool) -> None:
+    def _write_epochs(self, path: str) -> None:
+        log = self._log
+        try:
+            write_file(log.disk, path, log.epochs.encode())
+        except OSError as error:
+            if is_temporary(error):
+                raise log.storage_error(error) from error
+            raise
+
+    def _sync_names(self, names_changed: int) -> None:
         """Make the files' names durable, and at first the folder's own with what says whose it is."""
         log = self._log
         if not self._is_folder_synced:
             fsync_file(log.disk, f"{log.folder}/{names.METADATA_FILE}")
             log.sync_dir_names()
             self._is_folder_synced = True
-        if is_changed or names_changed != self._names_synced:
+        if self._is_renamed or names_changed != self._names_synced:
             log.disk.fsync_dir(log.folder)
+            self._is_renamed = False
             self._names_synced = names_changed
