@@ -92,8 +92,8 @@ class Housekeeping:
                     if partition.failure is not None or partition.log.is_closed:
                         continue  # it was deleted, or failed, meanwhile
                 partition.log.apply_retention(now_ms, partition.high_watermark, expiration_ms)
-            except KafkaError as error:  # the others go on: this may be what frees the disk
-                log.warning("retention of %s: %s", partition.name, error.message)
+            except (KafkaError, OSError) as error:  # the others go on: this may be what frees the disk
+                log.warning("retention of %s: %s", partition.name, error)
 
     async def flush_old(self) -> None:
         """Flush the logs that would have older records at the next look than their flush.ms allows."""

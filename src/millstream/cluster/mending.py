@@ -96,8 +96,8 @@ class Mending:
                 continue
             try:
                 await self._mend(partition)
-            except KafkaError as error:
-                log.error("the damage in %s is not cut off yet: %s", partition.name, error.message)
+            except (KafkaError, OSError) as error:
+                log.error("the damage in %s is not cut off yet: %s", partition.name, error)
                 self._not_before[partition] = self._clock.monotonic() + PAUSE_S
 
     async def _mend(self, partition: Partition) -> None:
