@@ -20,6 +20,7 @@ from millstream.errors import (
     CorruptMessage,
     KafkaStorageError,
     NotEnoughReplicas,
+    OutOfOrderSequenceNumber,
     UnknownTopicOrPartition,
 )
 from millstream.metrics import Metrics, TopicCounters
@@ -442,5 +443,64 @@ def test_a_deleted_partition_ends_every_wait(tmp_path: Path, monkeypatch: pytest
             partition.append(batch(b"b"), 1, 9)
         held.go.release(10)
         await partition.settle()
+
+    run(test, tmp_path)
+
+
+def test_a_broken_batch_of_an_unknown_producer_is_not_overtaken(tmp_path: Path) -> None:
+    """It was checked in a thread, and comes again: those in flight behind it must not be there first."""
+
+    async def test(world: World) -> None:
+        partition, noise = lead(world), Random(1)
+        sent = [
+            batch(
+                noise.randbytes(1 << 17),
+                codec=Codec.LZ4,
+                producer_id=7,
+                producer_epoch=0,
+                base_sequence=number,
+            )
+            for number in range(2)
+        ]
+        broken = bytearray(sent[0])
+        broken[-1] ^= 1
+        answers = [partition.append(each, 1, 9) for each in (broken, sent[1])]
+        for answer, error in zip(answers, (CorruptMessage, OutOfOrderSequenceNumber), strict=True):
+            assert isinstance(answer, asyncio.Future)
+            with pytest.raises(error):
+                await answer
+        for each in sent:
+            again = partition.append(each, 1, 9)
+            assert isinstance(again, asyncio.Future)
+            await again
+        assert partition.log.end_offset == 2
+
+    run(test, tmp_path)
+
+
+def test_a_record_is_acknowledged_when_the_one_it_waited_for_was_refused(tmp_path: Path) -> None:
+    """It was proposed to be in sync, and is gone before it said that it knows what is committed."""
+
+    async def test(world: World) -> None:
+        holder = Holder(1, world.clock, lambda: 64 << 20, propose=lambda _: None)
+        log = world.open(LogConfig(min_insync_replicas=2))
+        counters = TopicCounters(Metrics(), PARTITION.topic)
+        partition = Partition(PARTITION, TOPIC_ID, log, holder, counters)
+        partition.lead(PartitionState([1, 2, 3], [1, 2], leader=1, leader_epoch=0, version=7))
+        leadership = partition.leadership
+        assert leadership is not None
+        two, three = leadership.follower(2, 20), leadership.follower(3, 30)
+        for follower in (two, three):
+            partition.fetched(follower, 0, 0, 0)
+        assert leadership.proposed == [1, 2, 3]
+        done = partition.when_acknowledged(ALL, append(partition, batch(b"x"), ALL))
+        assert done is not None
+        for follower in (two, three):
+            partition.fetched(follower, 1, 0, 0)
+        partition.fetched(two, 1, 0, 1)
+        assert partition.high_watermark == 1
+        assert not done.done()
+        partition.isr_refused(is_final=True)
+        assert done.done()
 
     run(test, tmp_path)

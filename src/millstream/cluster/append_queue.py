@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from functools import partial
 
 from millstream.clock import Clock
-from millstream.errors import MessageTooLarge, kept
+from millstream.errors import KafkaError, MessageTooLarge, kept
 from millstream.model import TopicPartition
 from millstream.protocol.types import Buffer
 from millstream.protocol.validation import Checked, ProduceRules, check_produced
@@ -17,6 +17,8 @@ from millstream.storage.log import Appended
 
 Write = Callable[[Checked, int, str | None], Appended | asyncio.Future[Appended]]
 """Appends a checked batch; the version of Produce and the transactional id are given."""
+Refuse = Callable[[Buffer], None]
+"""Notes that a batch was not written, and may be sent again."""
 
 
 class _Queued:
@@ -35,11 +37,14 @@ class _Queued:
 class AppendQueue:
     """The batches of one partition that wait, in the order in which they came."""
 
-    def __init__(self, name: TopicPartition, clock: Clock, threads: Executor | None, write: Write) -> None:
+    def __init__(
+        self, name: TopicPartition, clock: Clock, threads: Executor | None, write: Write, refuse: Refuse
+    ) -> None:
         self._name = name
         self._threads = threads
         self._clock = clock
         self._write = write
+        self._refuse = refuse
         self._queue: deque[_Queued] = deque()
 
     def __bool__(self) -> bool:
@@ -69,6 +74,8 @@ class AppendQueue:
             try:
                 appended = self._write(entry.check.result(), entry.produce_version, entry.transactional_id)
             except Exception as error:
+                if isinstance(error, KafkaError) and error.retriable:
+                    self._refuse(entry.data)
                 if not entry.appended.done():  # with its frames it would keep what the batch unfolded to
                     entry.appended.set_exception(kept(error))
                 continue

@@ -79,7 +79,9 @@ class Partition(Replica):
         """Up to where a leader may acknowledge records to those who want acks=all."""
         self._lease_timer: asyncio.TimerHandle | None = None
         self._is_internal = name.topic in INTERNAL_TOPICS
-        self._queue = AppendQueue(name, self._clock, holder.threads.checks, self._write_queued)
+        self._queue = AppendQueue(
+            name, self._clock, holder.threads.checks, self._write_queued, self.not_written
+        )
         self.transactions = TransactionalAppends(name, log, holder.admission, self._write_admitted)
         self.configure(log.config)
 
@@ -304,15 +306,10 @@ class Partition(Replica):
         self, checked: Checked, produce_version: int, transactional_id: str | None
     ) -> Appended | asyncio.Future[Appended]:
         data, header = checked.data, checked.header
-        try:
-            self._check_writable(0)
-            if header.attributes & TRANSACTIONAL:
-                return self.transactions.append(data, header, transactional_id, produce_version)
-            return self._write(data, header)
-        except KafkaError as error:
-            if error.retriable:
-                self.log.producers.refuse(header)
-            raise
+        self._check_writable(0)
+        if header.attributes & TRANSACTIONAL:
+            return self.transactions.append(data, header, transactional_id, produce_version)
+        return self._write(data, header)
 
     # Committing
 
@@ -394,6 +391,7 @@ class Partition(Replica):
             if self.leadership.shrink() or self.leadership.expand(self.high_watermark):
                 self._holder.propose(self)
             self.commit()
+            self._acknowledge()  # a proposal may have been given up without a word
             if self._deletion_waiters:
                 self._deletion_waiters.passed(self.leadership.low_watermark(self.log.start_offset))
 
@@ -410,6 +408,7 @@ class Partition(Replica):
         if self.leadership is not None:
             pause_s = self.leadership.refused(is_final=is_final)
             self.commit()
+            self._acknowledge()  # those that were proposed need not know of it any more
             loop = asyncio.get_running_loop()
             for each in {REFUSED_PAUSE_S, pause_s}:
                 loop.call_later(each * 1.1, self.admit_followers)
