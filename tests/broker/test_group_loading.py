@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from millstream.broker.coordinators import GROUPS_TOPIC
 from millstream.broker.handlers import groups
+from millstream.broker.handlers.group_offsets import offset_fetch
 from millstream.broker.internal_log import PartitionLog
 from millstream.broker.router import Context
 from millstream.broker.server import Broker
@@ -20,7 +21,12 @@ from millstream.config.broker import BrokerConfig
 from millstream.controller.topics import NewTopic
 from millstream.coordinator.internal_log import LoadedBatch
 from millstream.errors import CoordinatorLoadInProgress, RebalanceInProgress
-from millstream.protocol.messages import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
+from millstream.protocol.messages import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    OffsetFetchRequest,
+    SyncGroupRequest,
+)
 
 T = TypeVar("T")
 
@@ -31,6 +37,13 @@ async def until(claim: Callable[[], object]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not claim():
             await asyncio.sleep(0.005)
+
+
+def context(broker: Broker, version: int) -> Context:
+    class Peer:
+        peer = "127.0.0.1"
+
+    return Context(broker, Peer(), "PLAINTEXT", version, "client")  # type: ignore[arg-type]
 
 
 async def answer(given: T | Awaitable[T]) -> T:
@@ -79,11 +92,7 @@ def test_nobody_is_told_of_the_loading_who_does_not_expect_it(
 ) -> None:
     async def main() -> None:
         async with running(tmp_path) as broker:
-
-            class Peer:
-                peer = "127.0.0.1"
-
-            ctx = Context(broker, Peer(), "PLAINTEXT", 4, "client")  # type: ignore[arg-type]
+            ctx = context(broker, 4)
             beat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
             sync = SyncGroupRequest(group_id="g", generation_id=1, member_id="m", assignments=[])
             join = JoinGroupRequest(
@@ -122,5 +131,71 @@ def test_a_member_goes_on_when_its_coordinator_was_loaded(
                 await producer.send_and_wait("t", b"after")
                 assert (await asyncio.wait_for(consumer.getone(), PATIENCE_S)).value == b"after"
                 await consumer.commit()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+async def positions(broker: Broker, version: int) -> tuple[int, list[tuple[str, int, int, int]]]:
+    """The group's error, and topic, partition, offset and error of what is told of it."""
+    one, many = OffsetFetchRequest.OffsetFetchRequestTopic, OffsetFetchRequest.OffsetFetchRequestTopics
+    if version < 8:
+        asked = [one(name="t", partition_indexes=[0, 7, 0]), one(name="u", partition_indexes=[1])]
+        response = await offset_fetch(
+            context(broker, version), OffsetFetchRequest(group_id="g", topics=asked)
+        )
+        return response.error_code, [
+            (topic.name, each.partition_index, each.committed_offset, each.error_code)
+            for topic in response.topics
+            for each in topic.partitions
+        ]
+    group = OffsetFetchRequest.OffsetFetchRequestGroup(
+        group_id="g", topics=[many(name="t", partition_indexes=[0])]
+    )
+    (found,) = (await offset_fetch(context(broker, version), OffsetFetchRequest(groups=[group]))).groups
+    return found.error_code, [
+        (topic.name, each.partition_index, each.committed_offset, each.error_code)
+        for topic in found.topics
+        for each in topic.partitions
+    ]
+
+
+def test_a_groups_error_is_told_where_clients_of_each_version_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as broker, loading(broker, monkeypatch):
+            code = CoordinatorLoadInProgress.code
+            for version in range(1, 8):
+                told = [("t", 0, -1, code), ("t", 7, -1, code), ("u", 1, -1, code)]
+                assert await positions(broker, version) == (code, told)
+            for version in (8, 9):
+                assert await positions(broker, version) == (code, [])
+            everything = OffsetFetchRequest(group_id="g", topics=None)
+            response = await offset_fetch(context(broker, 7), everything)
+            assert (response.error_code, response.topics) == (code, [])
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_nobody_who_asks_while_its_coordinator_is_loaded_takes_its_group_for_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """aiokafka's consumers look at the partitions alone, and begin where `auto_offset_reset` says."""
+
+    async def main() -> None:
+        async with running(tmp_path) as broker:
+            place = TopicPartition("t", 0)
+            consumer = AIOKafkaConsumer(
+                bootstrap_servers=f"127.0.0.1:{broker.port}", group_id="g", enable_auto_commit=False
+            )
+            async with consumer:
+                consumer.assign([place])
+                await consumer.commit({place: 5})
+                async with loading(broker, monkeypatch):
+                    asked = broker.metrics.request_seconds.labels("OffsetFetch")
+                    count = asked.count
+                    committed = asyncio.ensure_future(consumer.committed(place))
+                    await until(lambda: asked.count > count)
+                assert await asyncio.wait_for(committed, PATIENCE_S) == 5
 
     asyncio.run(asyncio.wait_for(main(), 60))

@@ -39,7 +39,6 @@ from millstream.protocol.messages import (
 
 IDS_SINCE = 10
 MANY_GROUPS_SINCE = 8
-GROUP_ERROR_SINCE = 2
 UNKNOWN_OFFSET = -1
 MANY_POSITIONS = 5000
 """Who asks for the positions of more partitions than these asks for many that the group does not have."""
@@ -198,6 +197,9 @@ async def offset_fetch(ctx: Context, req: OffsetFetchRequest) -> OffsetFetchResp
     A group or a partition without a commit has the offset -1, and that is no error. All positions of one
     group are as of one moment: a transaction may have moved several. A partition that is named twice is
     told once, and a group can be in a request only once: a commit may hold some KB of metadata.
+
+    An error of the group is also one of each partition that was asked for, below v8: before v2 there is no
+    other place for it, and some clients of v3 look nowhere else and would take the group for a new one.
     """
     if ctx.version >= MANY_GROUPS_SINCE:
         response, pauses = OffsetFetchResponse(groups=[]), Pauses()
@@ -227,15 +229,6 @@ async def offset_fetch(ctx: Context, req: OffsetFetchRequest) -> OffsetFetchResp
         ],
     )
     found = await _fetch_group(ctx, group, req.require_stable)
-    if found.error_code and ctx.version < GROUP_ERROR_SINCE:
-        # There is no place for an error but the partitions.
-        found.topics = [
-            OffsetFetchResponse.OffsetFetchResponseTopics(
-                name=topic.name,
-                partitions=[_position(index, found.error_code) for index in topic.partition_indexes],
-            )
-            for topic in topics or ()
-        ]
     response, pauses = OffsetFetchResponse(error_code=found.error_code, topics=[]), Pauses()
     for topic in found.topics:
         answer = OffsetFetchResponse.OffsetFetchResponseTopic(name=topic.name, partitions=[])
@@ -283,12 +276,14 @@ async def _fetch_group(
         asked, positions = await ctx.broker.groups.read(group_index(ctx, group.group_id), look)
     except KafkaError as error:
         response.error_code = error.code
-        return response
+        if ctx.version >= MANY_GROUPS_SINCE:
+            return response
+        asked, positions = wanted or {}, {}
     pauses = Pauses()
     for (name, topic_id), indexes in asked.items():
         topic = OffsetFetchResponse.OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=[])
         response.topics.append(topic)
-        missing = 0 if name else UnknownTopicId.code
+        missing = response.error_code or (0 if name else UnknownTopicId.code)
         for index in indexes:
             if pauses.is_due:
                 await pauses.take()
