@@ -1,4 +1,4 @@
-"""What members of a group are told while their coordinator is being loaded."""
+"""What members of a group are told while their coordinator is being loaded, or cannot answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from millstream.broker.server import Broker
 from millstream.config.broker import BrokerConfig
 from millstream.controller.topics import NewTopic
 from millstream.coordinator.internal_log import LoadedBatch
-from millstream.errors import CoordinatorLoadInProgress, RebalanceInProgress
+from millstream.errors import CoordinatorLoadInProgress, NotCoordinator, RebalanceInProgress
 from millstream.protocol.messages import (
     HeartbeatRequest,
     JoinGroupRequest,
@@ -51,7 +51,7 @@ async def answer(given: T | Awaitable[T]) -> T:
 
 
 @asynccontextmanager
-async def running(folder: Path) -> AsyncIterator[Broker]:
+async def running(folder: Path, **options: str) -> AsyncIterator[Broker]:
     config = {
         "listeners": "PLAINTEXT://127.0.0.1:0",
         "log.dirs": str(folder),
@@ -59,6 +59,7 @@ async def running(folder: Path) -> AsyncIterator[Broker]:
         "group.initial.rebalance.delay.ms": "0",
         "group.min.session.timeout.ms": "100",
     }
+    config |= {name.replace("_", "."): value for name, value in options.items()}
     async with Broker(BrokerConfig(config)) as broker:
         await broker.controller.create_topic(NewTopic("t", 1, 1))
         await broker.coordinators.topic(GROUPS_TOPIC)
@@ -197,5 +198,31 @@ def test_nobody_who_asks_while_its_coordinator_is_loaded_takes_its_group_for_a_n
                     committed = asyncio.ensure_future(consumer.committed(place))
                     await until(lambda: asked.count > count)
                 assert await asyncio.wait_for(committed, PATIENCE_S) == 5
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_who_asks_for_positions_is_never_told_that_there_is_no_coordinator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java's consumers before 3.9, and aiokafka's, give up then; upon NOT_COORDINATOR they look for it."""
+
+    def never(_: PartitionLog, next_offset: int) -> asyncio.Future[None]:
+        return asyncio.get_running_loop().create_future()
+
+    async def main() -> None:
+        async with running(tmp_path, offsets_commit_timeout_ms="50") as broker:
+            code = NotCoordinator.code
+            with monkeypatch.context() as patch:
+                patch.setattr(PartitionLog, "when_committed", never)
+                assert await positions(broker, 1) == (
+                    code,
+                    [("t", 0, -1, code), ("t", 7, -1, code), ("u", 1, -1, code)],
+                )
+                assert await positions(broker, 9) == (code, [])
+            with monkeypatch.context() as patch:
+                patch.delitem(broker.metadata.topics, GROUPS_TOPIC)
+                assert await positions(broker, 9) == (code, [])
+            assert await positions(broker, 9) == (0, [("t", 0, -1, 0)])
 
     asyncio.run(asyncio.wait_for(main(), 60))

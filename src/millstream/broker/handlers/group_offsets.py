@@ -12,6 +12,7 @@ from millstream.coordinator.groups.shard import GroupShard
 from millstream.coordinator.promise import Promise
 from millstream.coordinator.shard import Producer, Result
 from millstream.errors import (
+    CoordinatorNotAvailable,
     InvalidCommitOffsetSize,
     InvalidGroupId,
     InvalidRequest,
@@ -200,6 +201,7 @@ async def offset_fetch(ctx: Context, req: OffsetFetchRequest) -> OffsetFetchResp
 
     An error of the group is also one of each partition that was asked for, below v8: before v2 there is no
     other place for it, and some clients of v3 look nowhere else and would take the group for a new one.
+    COORDINATOR_NOT_AVAILABLE is never told: many clients do not expect it here, and give up.
     """
     if ctx.version >= MANY_GROUPS_SINCE:
         response, pauses = OffsetFetchResponse(groups=[]), Pauses()
@@ -275,7 +277,8 @@ async def _fetch_group(
     try:
         asked, positions = await ctx.broker.groups.read(group_index(ctx, group.group_id), look)
     except KafkaError as error:
-        response.error_code = error.code
+        is_expected = not isinstance(error, CoordinatorNotAvailable)
+        response.error_code = error.code if is_expected else NotCoordinator.code
         if ctx.version >= MANY_GROUPS_SINCE:
             return response
         asked, positions = wanted or {}, {}
