@@ -20,7 +20,7 @@ from millstream.protocol.messages import (
 from tests.processes import BrokerProcess, until
 from tests.wire import Wire, append, batch, create_topic, end_offset, produce
 
-NONE, LEADER_NOT_AVAILABLE, COORDINATOR_NOT_AVAILABLE, NOT_CONTROLLER = 0, 5, 15, 41
+NONE, LEADER_NOT_AVAILABLE, COORDINATOR_LOAD_IN_PROGRESS, NOT_CONTROLLER = 0, 5, 14, 41
 UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER = 3, 6
 TIMEOUT_S = 1.0
 
@@ -92,7 +92,7 @@ def test_topics_and_producer_ids_come_again_after_a_stop(broker: BrokerProcess) 
 
             until(is_created, 30, "a topic is created")
             assert set(seen) <= {NONE, NOT_CONTROLLER}
-            assert producer_id(wire) in (NONE, COORDINATOR_NOT_AVAILABLE)
+            assert producer_id(wire) in (NONE, COORDINATOR_LOAD_IN_PROGRESS)
             until(lambda: producer_id(wire) == NONE, 30, "a producer id")
             assert auto_create(wire, f"auto-{turn}") in (NONE, LEADER_NOT_AVAILABLE)
             append_soon(wire, "before", b"b")

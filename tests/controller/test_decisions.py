@@ -17,7 +17,7 @@ from millstream.config.broker import BrokerConfig
 from millstream.controller import ledger, tree
 from millstream.controller.topics import NewTopic
 from millstream.errors import (
-    CoordinatorNotAvailable,
+    CoordinatorLoadInProgress,
     InvalidConfig,
     KafkaStorageError,
     NotController,
@@ -200,7 +200,7 @@ def test_a_lost_session_is_followed_by_another(run: Callable[[Test], None]) -> N
         epoch = world.broker.controller.epoch
         world.registry.lose()
         assert world.tree.children(tree.BROKERS) == []
-        with pytest.raises(CoordinatorNotAvailable):
+        with pytest.raises(CoordinatorLoadInProgress):
             await world.broker.producer_ids.next()
         with pytest.raises(NotController):
             await world.create("meanwhile")
@@ -236,7 +236,7 @@ def test_a_registry_that_does_not_answer_is_a_reason_to_try_again(run: Callable[
         for decision in (world.create("u"), world.delete(topic), world.grow("t", 2)):
             with pytest.raises(NotController):
                 await decision
-        with pytest.raises(CoordinatorNotAvailable):
+        with pytest.raises(CoordinatorLoadInProgress):
             await world.broker.producer_ids.next()
         world.registry.reconnect()
         await world.create("u")

@@ -7,7 +7,7 @@ import logging
 import msgspec
 
 from millstream.controller import tree
-from millstream.errors import CoordinatorNotAvailable
+from millstream.errors import CoordinatorLoadInProgress
 from millstream.registry.contract import BadVersion, NodeExists, NoNode, Registry, RegistryError
 
 log = logging.getLogger(__name__)
@@ -25,13 +25,17 @@ class ProducerIds:
         self._end = 0
 
     async def next(self) -> int:
-        """A new id; CoordinatorNotAvailable, which clients retry, while the registry cannot be used."""
+        """A new id; CoordinatorLoadInProgress while the registry cannot be used, as in Kafka.
+
+        Upon that all clients ask again. CoordinatorNotAvailable would send them to look for a coordinator,
+        which idempotent producers do not have: some of them never come back from there.
+        """
         while self._next >= self._end:
             try:
                 await self._take_block()
             except RegistryError as error:
                 log.warning("no producer ids from the registry: %s", error)
-                raise CoordinatorNotAvailable("the registry cannot be used at the moment") from error
+                raise CoordinatorLoadInProgress("the registry cannot be used at the moment") from error
         given = self._next
         self._next += 1
         return given
