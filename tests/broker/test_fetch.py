@@ -65,10 +65,10 @@ def request(
     )
 
 
-def context(broker: Broker, *, is_local: bool = False) -> Context:
+def context(broker: Broker, *, is_local: bool = False, version: int = 11) -> Context:
     connection = Connection(broker.listeners["PLAINTEXT"])
     connection.is_local = is_local
-    return Context(broker, connection, "PLAINTEXT", 11, None)
+    return Context(broker, connection, "PLAINTEXT", version, None)
 
 
 async def ask(broker: Broker, req: FetchRequest, *, is_local: bool = False) -> FetchResponse:
@@ -314,5 +314,26 @@ def test_a_partition_that_serves_no_more_keeps_nothing_of_who_asked(tmp_path: Pa
             for kept in (failed.failure, failed.refusal, resigned.refusal):
                 assert kept is not None
                 assert kept.__traceback__ is None
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("version", "error"),
+    [(4, NotLeaderOrFollower), (5, NotLeaderOrFollower), (6, KafkaStorageError), (12, KafkaStorageError)],
+)
+def test_a_disk_that_fails_is_told_in_words_that_the_clients_version_knows(
+    tmp_path: Path, version: int, error: type[KafkaError]
+) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(60), broker_in(tmp_path) as broker:
+            await broker.controller.create_topic(NewTopic("t", PARTITIONS, 1))
+            wanted = request(broker, from_start=True)
+            broker.replicas.leader("t", 0).fail(KafkaStorageError("its disk is gone"))
+            response = fetch(context(broker, version=version), wanted)
+            assert isinstance(response, FetchResponse)
+            codes = [data.error_code for data in response.responses[0].partitions]
+            assert codes == [error.code] + [0] * (PARTITIONS - 1)
+            assert broker.metrics.fetch_errors.labels("KafkaStorageError").value == 1
 
     asyncio.run(main())

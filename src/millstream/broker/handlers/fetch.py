@@ -11,7 +11,13 @@ from millstream.broker.new_leaders import WRONG_BROKER, NewLeaders
 from millstream.broker.router import Context, handles
 from millstream.cluster.partition import Partition
 from millstream.cluster.waiters import ByteWaiter
-from millstream.errors import ClusterAuthorizationFailed, KafkaError, NotLeaderOrFollower, OffsetOutOfRange
+from millstream.errors import (
+    ClusterAuthorizationFailed,
+    KafkaError,
+    KafkaStorageError,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+)
 from millstream.pauses import Pauses
 from millstream.protocol.messages import FetchRequest, FetchResponse
 from millstream.storage.reading import Slice
@@ -27,6 +33,9 @@ IDS_SINCE = 13
 
 RACKS_SINCE = 11
 """From this version on a consumer says in which rack it is, and may be sent to another replica."""
+
+STORAGE_ERROR_SINCE = 6
+"""Before this version clients know no KAFKA_STORAGE_ERROR."""
 
 MAX_LARGE_WAITING = 16
 """How many large requests may wait for records at a time; another one is answered with what there is."""
@@ -46,9 +55,9 @@ PartitionData = FetchResponse.PartitionData
 
 @handles(FetchRequest, large_bytes=1 << 20)
 def fetch(ctx: Context, req: FetchRequest) -> FetchResponse | Awaitable[FetchResponse]:
-    """v4 isolation level; v5 log start offset; v7 sessions (KIP-227); v9 leader epochs (KIP-320);
-    v11 rack (KIP-392); v12 flexible, divergence (KIP-595); v13 topic ids (KIP-516);
-    v15 replica state (KIP-903); v17 directory ids; v18 high watermark of the follower.
+    """v4 isolation level; v5 log start offset; v6 KAFKA_STORAGE_ERROR (KIP-112); v7 sessions (KIP-227);
+    v9 leader epochs (KIP-320); v11 rack (KIP-392); v12 flexible, divergence (KIP-595); v13 topic ids
+    (KIP-516); v15 replica state (KIP-903); v17 directory ids; v18 high watermark of the follower.
 
     Answers at once if there is enough, or an error; else parks until there is, or the wait is over.
     """
@@ -232,7 +241,8 @@ class _Fetch:
             data.log_start_offset = log.start_offset
             found.partitions.append((partition, data, count))
         except KafkaError as error:
-            data.error_code = error.code
+            is_known = self._version >= STORAGE_ERROR_SINCE or not isinstance(error, KafkaStorageError)
+            data.error_code = error.code if is_known else NotLeaderOrFollower.code
             data.records = b""
             self._broker.report_fetch_error(error)
         return data

@@ -11,6 +11,8 @@ from millstream.errors import (
     InvalidRequest,
     KafkaError,
     KafkaStorageError,
+    LeaderNotAvailable,
+    OffsetNotAvailable,
     OffsetOutOfRange,
     PolicyViolation,
     RequestTimedOut,
@@ -36,6 +38,9 @@ EARLIEST_PENDING_UPLOAD = -6
 SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 """The version from which on a client may ask for each."""
 
+NOT_AVAILABLE_SINCE = 5
+"""Before this version clients know no OFFSET_NOT_AVAILABLE."""
+
 READ_COMMITTED = 1
 HIGH_WATERMARK = -1
 UNKNOWN = -1
@@ -43,8 +48,8 @@ UNKNOWN = -1
 
 @handles(ListOffsetsRequest, large_bytes=LONG_LIST_BYTES)
 async def list_offsets(ctx: Context, req: ListOffsetsRequest) -> ListOffsetsResponse:
-    """v2 isolation level; v4 leader epochs (KIP-320); v6 flexible; v7 -3, the greatest timestamp
-    (KIP-734); v8 -4; v9 -5; v10 a time-out (KIP-1075); v11 -6 (KIP-1023).
+    """v2 isolation level; v4 leader epochs (KIP-320); v5 OFFSET_NOT_AVAILABLE (KIP-207); v6 flexible;
+    v7 -3, the greatest timestamp (KIP-734); v8 -4; v9 -5; v10 a time-out (KIP-1075); v11 -6 (KIP-1023).
 
     Nothing is tiered, so the earliest local offset is the earliest, and there is no tiered one.
     """
@@ -72,6 +77,9 @@ async def list_offsets(ctx: Context, req: ListOffsetsRequest) -> ListOffsetsResp
                 found = await _find(partition, wanted.timestamp, is_committed_only)
                 if found is not None:
                     result.timestamp, result.offset, result.leader_epoch = found
+            except OffsetNotAvailable as error:
+                is_known = ctx.version >= NOT_AVAILABLE_SINCE
+                result.error_code = error.code if is_known else LeaderNotAvailable.code
             except KafkaError as error:
                 result.error_code = error.code
     return response
