@@ -22,6 +22,7 @@ from millstream.errors import (
     KafkaError,
     KafkaStorageError,
     NotCoordinator,
+    NotLeaderOrFollower,
     ProducerFenced,
 )
 from tests.coordinator.internal_log import ScriptedLog
@@ -548,6 +549,46 @@ def test_a_shard_that_moves_while_all_are_looked_at_is_left_out() -> None:
         runtime.stop()
 
     asyncio.run(main())
+
+
+def test_a_shard_that_moves_while_it_is_waited_for_is_left_out() -> None:
+    async def story(runtime: Runtime[Notebook], log: ScriptedLog) -> None:
+        runtime.lead(1, ScriptedLog())
+        while not runtime.is_active(1):
+            await asyncio.sleep(0.001)
+        log.commits_at_once = False
+        writing = asyncio.ensure_future(runtime.write(0, put(b"a")))
+        listing = asyncio.ensure_future(runtime.read_all(lambda shard: len(shard.values)))
+        await asyncio.sleep(0.01)
+        assert not listing.done()
+        log.fail(NotLeaderOrFollower())
+        runtime.resign(0)
+        with pytest.raises(NotCoordinator):
+            await writing
+        assert await listing == [0]
+
+    play(story)
+
+
+@pytest.mark.parametrize("is_led", [False, True])
+def test_who_looks_at_all_asks_again_while_a_shard_may_have_moved_or_may_lose_what_it_holds(
+    is_led: bool,
+) -> None:
+    """Java's admin clients try again upon this alone, where they list transactions."""
+
+    async def story(runtime: Runtime[Notebook], log: ScriptedLog) -> None:
+        log.commits_at_once = False
+        writing = asyncio.ensure_future(runtime.write(0, put(b"a")))
+        await asyncio.sleep(0)
+        log.is_led = is_led
+        with pytest.raises(CoordinatorLoadInProgress):
+            await runtime.read_all(lambda shard: len(shard.values))
+        log.is_led = True
+        log.commit()
+        await asyncio.gather(writing, return_exceptions=True)
+        assert await runtime.read_all(lambda shard: len(shard.values)) == [1]
+
+    play(story, commit_timeout_ms=20)
 
 
 def test_shards_are_listed_while_one_goes() -> None:

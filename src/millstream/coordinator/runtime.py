@@ -292,6 +292,8 @@ class Runtime(Generic[S]):
         """Look at all shards that this broker serves; CoordinatorLoadInProgress if one is not loaded.
 
         One after the other: all else has its turn in between. A shard that moves meanwhile is left out.
+        While it is not certain that one is still here, or that what it holds is committed, the answer is as
+        while it is loaded: some clients that list give up upon any other.
         """
         hosts = list(self._hosts.values())
         if not all(host.is_active for host in hosts):
@@ -304,8 +306,14 @@ class Runtime(Generic[S]):
                 await asyncio.sleep(0)
         settled: list[T] = []
         for host, found in seen:
-            if not host.is_over:
+            if host.is_over:
+                continue
+            try:
                 await self._settle(host)
+            except (NotCoordinator, CoordinatorNotAvailable) as error:
+                if not host.is_over:
+                    raise CoordinatorLoadInProgress(error.message) from error
+            else:
                 settled.append(found)
         return settled
 
