@@ -18,8 +18,8 @@ async def kept() -> bool:
     return True
 
 
-async def lost() -> bool:
-    return False
+async def nothing() -> None:
+    """Nobody begins anything."""
 
 
 def test_a_broker_comes_back_whatever_went_wrong_when_it_was_lost() -> None:
@@ -42,7 +42,7 @@ def test_a_broker_comes_back_whatever_went_wrong_when_it_was_lost() -> None:
             on_lost=fail,
             on_joined=back.set,
         )
-        await membership.join(kept)
+        await membership.join(True, kept, nothing)
         before = membership.epoch
         registry.lose()
         async with asyncio.timeout(10):
@@ -79,10 +79,57 @@ def test_what_a_crash_may_have_cost_is_said_until_a_controller_has_heard_it() ->
             node = await registry.get(f"{tree.BROKERS}/1")
             return msgspec.json.decode(node.data, type=tree.BrokerIdNode)
 
-        await membership.join(lost)
+        await membership.join(False, kept, nothing)
         assert not (await registered_after_a_loss()).was_clean
         membership.answered_for()
         assert (await registered_after_a_loss()).was_clean
+        await membership.leave()
+        await registry.close()
+
+    asyncio.run(main())
+
+
+def test_what_another_process_of_its_number_did_is_said_when_it_is_back() -> None:
+    async def main() -> None:
+        registry = MemoryRegistry(MemoryTree())
+        await registry.start()
+        for root in tree.ROOTS:
+            await registry.create(root)
+        back = asyncio.Event()
+        membership = Membership(
+            registry,
+            BrokerConfig({"node.id": "1"}),
+            SystemClock(),
+            (Endpoint("PLAINTEXT", "localhost", 9092),),
+            "PLAINTEXT",
+            on_lost=lambda: None,
+            on_joined=back.set,
+        )
+        are_current, seen = True, []
+
+        async def compare() -> bool:
+            return are_current
+
+        async def begin() -> None:
+            seen.append(membership.epoch)
+
+        async def was_clean_after_a_loss() -> bool:
+            back.clear()
+            registry.lose()
+            async with asyncio.timeout(10):
+                await back.wait()
+            node = await registry.get(f"{tree.BROKERS}/1")
+            return msgspec.json.decode(node.data, type=tree.BrokerIdNode).was_clean
+
+        await membership.join(True, compare, begin)
+        assert await was_clean_after_a_loss()
+        are_current = False
+        assert not await was_clean_after_a_loss()
+        are_current = True  # it has begun an edition since, and no controller has heard why
+        assert not await was_clean_after_a_loss()
+        membership.answered_for()
+        assert await was_clean_after_a_loss()
+        assert seen == [-1] * 5  # each time before it took part
         await membership.leave()
         await registry.close()
 
@@ -111,18 +158,18 @@ def test_a_number_that_another_broker_has_is_told_with_its_address(
             )
         for root in tree.ROOTS:
             await registries[0].create(root)
-        await memberships[0].join(kept)
+        await memberships[0].join(True, kept, nothing)
         with pytest.raises(NodeExists) as refused:
-            await memberships[1].join(kept)
+            await memberships[1].join(True, kept, nothing)
         told = "broker 2 is running already, at [::1]:9092: give this one another node.id"
         assert str(refused.value) == told
         (waiting,) = caplog.messages
         assert waiting.startswith("broker 2 is registered already, at [::1]:9092; waiting up to 2 s")
         await registries[0].set(f"{tree.BROKERS}/2", b"what nobody can read")
         with pytest.raises(NodeExists, match="broker 2 is running already: give this one another"):
-            await memberships[1].join(kept)
+            await memberships[1].join(True, kept, nothing)
         await memberships[0].leave()
-        await memberships[1].join(kept)
+        await memberships[1].join(True, kept, nothing)
         await memberships[1].leave()
         for registry in registries:
             await registry.close()
@@ -151,7 +198,7 @@ def test_a_killed_broker_starts_again_whatever_session_time_out_was_granted_to_i
             on_lost=lambda: None,
             on_joined=lambda: None,
         )
-        await membership.join(kept)
+        await membership.join(True, kept, nothing)
         await membership.leave()
         await registry.close()
 
@@ -178,7 +225,7 @@ def test_a_broker_that_leaves_takes_nobody_elses_registration_away() -> None:
             on_lost=lost.set,
             on_joined=lambda: None,
         )
-        await membership.join(kept)
+        await membership.join(True, kept, nothing)
         path = f"{tree.BROKERS}/1"
         mine.lose()
         await other.create(path, b"{}", ephemeral=True)

@@ -43,7 +43,7 @@ match sys.argv.pop(1):
     case "before it registers":
         dies(Membership, "join", False)
     case "when it has registered":
-        dies(Membership, "join", True)
+        dies(Editions, "begin", False)
     case "when its dirs are written":
         dies(LogDirs, "begin_edition", True)
     case "when the registry is written":

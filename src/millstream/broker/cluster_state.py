@@ -247,8 +247,7 @@ class ClusterState:
         if response.is_full:
             self._forget_others({topic.topic_id for topic, _ in merged})
         self._sequence = response.sequence
-        if broker.membership is not None:
-            broker.membership.answered_for()
+        await broker.answered_for()
         self._is_first = False
         if self.applied is not None and not self.applied.done():
             self.applied.set_result(None)

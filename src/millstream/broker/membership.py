@@ -7,6 +7,7 @@ then what needs the registry is refused with errors that clients retry.
 
 The number of the registration is the broker's epoch: whatever is said of an earlier one is out of date. What
 a crash may have cost this broker is said in every registration until a controller has drawn the consequences.
+So is it if another process worked under its number while it was not registered, in other log dirs.
 """
 
 from __future__ import annotations
@@ -53,22 +54,31 @@ class Membership:
         self._on_joined = on_joined
         self._is_lost = False
         self._is_member = False
-        self._was_clean = False
+        self._are_dirs_current: Callable[[], Awaitable[bool]]
+        self._on_registered: Callable[[], Awaitable[None]]
         self._task: asyncio.Task[None] | None = None
         self.epoch = -1
         """The number of the registration that holds; -1 while there is none."""
+        self.was_clean = False
+        """Whether all that this broker wrote is there, or a controller has drawn the consequences."""
 
-    async def join(self, was_clean: Callable[[], Awaitable[bool]]) -> None:
+    async def join(
+        self,
+        kept_all: bool,
+        are_dirs_current: Callable[[], Awaitable[bool]],
+        on_registered: Callable[[], Awaitable[None]],
+    ) -> None:
         """Tell the cluster under which addresses this broker is reached, now and in every new session.
 
-        `was_clean` says whether all that this broker wrote before its last stop is still there. It is asked
-        each time before this broker registers: another process of its number may have stopped meanwhile.
+        `kept_all` says whether all that this broker wrote before its last stop is still there,
+        `are_dirs_current` whether it worked in its log dirs last. That is asked each time before it
+        registers: another process of its number may have stopped meanwhile. `on_registered` is waited for
+        before it takes part.
         """
-
-        async def look() -> None:
-            self._was_clean = await was_clean()
-
-        await self._register(look)
+        self.was_clean = kept_all
+        self._are_dirs_current = are_dirs_current
+        self._on_registered = on_registered
+        await self._register()
         self._is_member = True
         self._registry.on_session_lost = self._lost
         if self._registry.session_deadline() == float("-inf"):  # lost before anybody was told
@@ -76,7 +86,7 @@ class Membership:
 
     def answered_for(self) -> None:
         """A controller has drawn the consequences of this registration: it tells a broker nothing before."""
-        self._was_clean = True
+        self.was_clean = True
 
     async def leave(self) -> None:
         """Be a member no more: the cluster goes on without this broker."""
@@ -97,12 +107,12 @@ class Membership:
     def _path(self) -> str:
         return f"{tree.BROKERS}/{self._config.node_id}"
 
-    async def _register(self, look: Callable[[], Awaitable[None]] | None = None) -> None:
+    async def _register(self) -> None:
         path = self._path
 
         async def create() -> None:
-            if look is not None:
-                await look()
+            if not await self._are_dirs_current():
+                self.was_clean = False
             await self._registry.create(path, tree.dump(self._node()), ephemeral=True)
 
         async def say() -> None:
@@ -124,6 +134,7 @@ class Membership:
                 "give this one another node.id",
                 path,
             ) from error
+        await self._on_registered()
         self.epoch = (await self._registry.get(path)).created
 
     async def _place_of_other(self) -> str:
@@ -144,7 +155,7 @@ class Membership:
             timestamp=str(self._clock.now_ms()),
             rack=self._config["broker.rack"],
             peer_listener=self._peer_listener,
-            was_clean=self._was_clean,
+            was_clean=self.was_clean,
             min_insync_replicas=self._config.started_with("min.insync.replicas"),
         )
 

@@ -250,13 +250,12 @@ class Broker:
         for listener in (*config.listeners, *self._own_peer_listener()):
             await self._listen(listener)
         await self._join()
-        await self.editions.begin(self.store)
         if self.config.peer_listener is None:
             self.listeners[PEER_LISTENER].open()
         await self.controller.start()
         await self.cluster_state.start()
         await self.controller.finish_deletions()
-        await loop.run_in_executor(None, self._accept_dirs)
+        await loop.run_in_executor(None, self.store.accept_new_dirs)
         self.store.set_aside_strays(
             (topic.topic_id for topic in self.metadata.topics.values()),
             lambda partition: partition.partition in self.replicas.topic(partition.topic),
@@ -319,17 +318,12 @@ class Broker:
         if self._is_started:
             await self.peers.close()
 
-    def _accept_dirs(self) -> None:
-        """Once the cluster has heard how the log dirs were found."""
-        self.store.accept_new_dirs()
-        self.store.dirs.mark_boot()
-
     def _close_store(self) -> None:
         """Close the logs, many at a time on the machine's own disk: their fsyncs overlap.
 
-        A stop that comes before the cluster has heard of a crash leaves the mark of a clean one to a later.
+        A stop that comes before the cluster has heard of a loss leaves the mark of a clean one to a later.
         """
-        is_known = self.store.dirs.kept_all or self.cluster_state.has_applied
+        is_known = self.store.dirs.kept_all if self.membership is None else self.membership.was_clean
         if isinstance(self.disk, OsDisk):
             with ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="millstream-close") as pool:
                 self.store.close(clean=is_known, broker_epoch=self.broker_epoch, each=pool.map)
@@ -446,12 +440,20 @@ class Broker:
             on_lost=self._session_lost,
             on_joined=self.cluster_state.wake,
         )
-        await self.membership.join(self._kept_all)
+        await self.membership.join(
+            self.store.dirs.kept_all,
+            are_dirs_current=lambda: self.editions.compare(self.store),
+            on_registered=lambda: self.editions.go_on(self.store),
+        )
 
-    async def _kept_all(self) -> bool:
-        """Whether all that was written before the last stop is there, as far as is known at this moment."""
-        await self.editions.compare(self.store)
-        return self.store.dirs.kept_all
+    async def answered_for(self) -> None:
+        """A controller has drawn the consequences of how this broker registered, as of a crash.
+
+        The next start in this boot need not tell it again.
+        """
+        if self.membership is not None and not self.membership.was_clean:
+            self.membership.answered_for()
+            await asyncio.get_running_loop().run_in_executor(None, self.store.dirs.mark_boot)
 
     def _session_lost(self) -> None:
         self.controller.session_lost()

@@ -83,9 +83,13 @@ class SeenNode(msgspec.Struct):
 
 
 class EditionsNode(msgspec.Struct):
-    """The last editions of a broker's log dirs that it has taken part with, by directory id."""
+    """The last editions of a broker's log dirs that it has taken part with, by directory id.
+
+    `last` are the dirs that it has taken part with last; none if a version wrote this that did not know it.
+    """
 
     dirs: dict[str, int]
+    last: list[str] = []
     version: int = 1
 
 

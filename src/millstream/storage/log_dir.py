@@ -67,7 +67,7 @@ class LogDir:
         self.edition = 0
         """The number that a copy of the dir carries, too; one that is made later has a greater one."""
         self.is_outdated = False
-        """Whether it is an older copy, put in the place of the dir that the broker worked in."""
+        """Whether the broker has worked without it since: it is an older copy, or was away."""
         self.log_count = 0
         self.logs = LogList(disk, self.path)
         self._disk = disk

@@ -76,12 +76,12 @@ class LogDirs:
             except OSError as error:
                 self.not_written(folder, error)
 
-    def compare_editions(self, known: Mapping[str, int]) -> None:
-        """Find older copies of dirs, by what the cluster knows of them."""
-        editions.compare(self._dirs, known, self.not_written)
+    def compare_editions(self, known: Mapping[str, int], last: Collection[str] = ()) -> bool:
+        """Whether the broker has worked in these dirs last, by what the cluster knows of them."""
+        return editions.compare(self._dirs, known, last, self.not_written)
 
     def begin_edition(self, known: Mapping[str, int]) -> dict[str, int]:
-        """A new edition of every dir that can be written, by directory id."""
+        """A new edition of every dir that is in use, by directory id."""
         return editions.begin(self._dirs, known, self.not_written)
 
     # Which were there before
