@@ -138,6 +138,40 @@ def test_a_stop_before_the_cluster_has_heard_of_that_does_not_hide_it(tmp_path: 
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
+def test_a_dir_that_is_put_back_with_what_nobody_copied_is_not_led_from(tmp_path: Path) -> None:
+    """Its log of the partition is longer, and of an earlier leader than the one that was copied meanwhile."""
+
+    async def test(brokers: Brokers) -> None:
+        one, both = str(tmp_path / "1"), f"{tmp_path / '1'},{tmp_path / 'put back'}"
+        await brokers.stop(1)
+        await brokers.start(1, log_dirs=both)
+        await brokers.place("other", {0: [1]}, {})
+        await brokers.place("t", {0: [1, 2, 3]}, {"min.insync.replicas": "2"})
+        assert brokers.replica(1, "t").log.dir_path == str(tmp_path / "put back")
+        await brokers.send("t", *[b"early"] * 10)
+        await until_in_sync(brokers)
+        for number in (2, 3):
+            await brokers[number].replicas._fetchers.stop()
+        for _ in range(20):
+            await brokers.produce(1, "t", *[b"to one"] * 10, acks=1)
+        await brokers.stop(2, 3, 1)
+        await brokers.start(2, 3)
+        await until(lambda: brokers.isr_of("t") == [2, 3])
+        await brokers.start(1, log_dirs=one)
+        await until_in_sync(brokers)
+        assert brokers.replica(1, "t").log.dir_path == one
+        await brokers.send("t", *[b"late"] * 100)
+        await brokers.stop(2, 3, 1)
+        await brokers.start(1, log_dirs=both)
+        assert not (await registered(brokers, 1)).was_clean
+        assert brokers.replica(1, "t").log.dir_path == one
+        assert brokers.replica(1, "t").log.end_offset == 110
+        await brokers.start(2, 3)
+        await check_all_there(brokers, 110)
+
+    run(test, tmp_path)
+
+
 def test_a_session_that_is_lost_and_regained_costs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -163,6 +163,53 @@ def test_of_a_log_in_two_dirs_the_one_that_reaches_further_is_served(
         store.close()
 
 
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("names", ["ab", "ba"])
+def test_of_a_log_in_two_dirs_the_one_of_the_latest_leader_is_served_though_it_is_shorter(
+    world: World, names: str, is_clean: bool
+) -> None:
+    """The other has what a leader before wrote and nobody copied, of which this one was cut off."""
+    older, newer = names
+    store = world.store((older,))
+    fill(store.create(PARTITION, TOPIC_ID, SMALL), 9)
+    store.close(clean=is_clean)
+    store = world.store((newer,))
+    log = store.create(PARTITION, TOPIC_ID, SMALL)
+    fill(log, 3)
+    fill(log, 2, leader_epoch=2)
+    store.close(clean=is_clean)
+    for _ in range(2):
+        store = world.store(("a", "b"))
+        found = store.get(PARTITION, TOPIC_ID)
+        assert found is not None
+        assert found.dir_path.endswith(f"/{newer}")
+        assert offsets(found) == list(range(5))
+        (aside,) = world.folder_names(older)
+        assert aside.endswith("-stray")
+        store.close()
+
+
+@pytest.mark.parametrize("is_led", [False, True])
+@pytest.mark.parametrize(("start_offset", "chosen"), [(0, "a"), (5, "a"), (12, "b")])
+def test_of_a_log_in_two_dirs_one_without_records_is_served_where_the_other_ends_before_it(
+    world: World, start_offset: int, chosen: str, is_led: bool
+) -> None:
+    store = world.store(("a",))
+    fill(store.create(PARTITION, TOPIC_ID, SMALL), 9)
+    store.close()
+    store = world.store(("b",))
+    log = store.create(PARTITION, TOPIC_ID, SMALL)
+    log.restart_at(start_offset)
+    if is_led:
+        log.begin_epoch(3)
+    store.close()
+    store = world.store(("a", "b"))
+    found = store.get(PARTITION, TOPIC_ID)
+    assert found is not None
+    assert found.dir_path.endswith(f"/{chosen}")
+    store.close()
+
+
 def test_of_a_log_in_two_dirs_the_one_of_the_topic_is_served(world: World) -> None:
     store = world.store(("a", "b"))
     fill(store.create(PARTITION, OTHER_ID, SMALL), 9)

@@ -18,6 +18,7 @@ from millstream.model import NO_UUID, TopicPartition
 from millstream.storage import checkpoints, names
 from millstream.storage.absent import absent_log
 from millstream.storage.disk import Disk
+from millstream.storage.epochs import UNKNOWN_EPOCH
 from millstream.storage.files import is_overloaded, is_temporary, is_without_room
 from millstream.storage.loading import create_log, load_log
 from millstream.storage.log import Log
@@ -48,6 +49,11 @@ def _close_cleanly(one: Log) -> bool:
 def _close_as_is(one: Log) -> bool:
     one.close(is_clean=False)
     return True
+
+
+def _last_epoch(one: Log) -> int:
+    """The leader epoch of the last record."""
+    return one.epochs.epoch_of(one.end_offset - 1)
 
 
 class Each(Protocol):
@@ -209,7 +215,8 @@ class Store:
         """The log of a partition, None if there is none.
 
         One that belongs to another topic id is set aside, never served and never deleted. Of several, in
-        different log dirs, the one of this topic id that reaches furthest is served. One that does not say
+        different log dirs, the one of this topic id is served that ends in the latest leader epoch, and
+        reaches furthest of those: what an earlier leader wrote beyond was cut off. One that does not say
         whose it is was never flushed; if the log `is_copy`, and others have what it is to hold, it is set
         aside, too: it may be an earlier topic's that a failing disk kept from being deleted. So is one that
         `is_replicated`: it may be an earlier topic's of whose deletion this broker did not hear. What a power
@@ -443,26 +450,42 @@ class Store:
         return found
 
     def _choose(self, partition: TopicPartition, topic_id: UUID) -> None:
-        """Serve the one of several logs that is of this topic and reaches furthest; the rest go aside."""
+        """Serve the one of several logs that is of this topic and ends last; the rest go aside.
+
+        One without records, as it begins where its leader's does or all are deleted, has no last epoch: a log
+        that ends before that has only what was deleted.
+        """
         found = [
             (self._logs[partition], self._dir_of[partition], self._topic_ids[partition]),
             *self._doubles.pop(partition),
         ]
         self._dir_of[partition].log_count -= 1
+        empty = [one for one, _, known in found if known == topic_id and _last_epoch(one) == UNKNOWN_EPOCH]
+        deleted_until = max((one.start_offset for one in empty), default=0)
         chosen = max(
             found,
-            key=lambda one: (one[2] == topic_id, one[2] == NO_UUID, one[0].end_offset, one[0].size_bytes),
+            key=lambda one: (
+                one[2] == topic_id,
+                one[2] == NO_UUID,
+                one[0].end_offset >= deleted_until,
+                _last_epoch(one[0]),
+                one[0].end_offset,
+                one[0].size_bytes,
+            ),
         )
         self._add(*chosen)
         for other, _, _ in found:
             if other is not chosen[0]:
                 log.error(
-                    "%s lies in two log dirs: %s ends at %d and is served, %s ends at %d and is set aside",
+                    "%s lies in two log dirs: %s ends at %d, in leader epoch %d, and is served;"
+                    " %s ends at %d, in leader epoch %d, and is set aside",
                     partition,
                     chosen[0].folder,
                     chosen[0].end_offset,
+                    _last_epoch(chosen[0]),
                     other.folder,
                     other.end_offset,
+                    _last_epoch(other),
                 )
                 other.close(is_clean=False)
                 self._set_aside(partition, other.folder)
