@@ -211,11 +211,10 @@ class Replicas:
                 self._give_up(held.pop(index))
                 self._store.delete(partition.name)
             return
-        if partition in self._absent and self._is_copied(state):
+        if partition is None or (partition in self._absent and self._is_copied(state)):
+            made = self._hold(topic, index, state, config, is_new)  # if that fails, it is tried again
             self._absent.discard(partition)  # it was not there when nobody else could lead; now it is copied
-            partition = None
-        if partition is None:
-            partition = held[index] = self._hold(topic, index, state, config, is_new)
+            partition = held[index] = made
         self._assign(partition, state)
 
     async def take(self, topic: Topic, *, is_new: bool = True) -> None:
