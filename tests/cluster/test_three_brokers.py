@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import shutil
 from pathlib import Path
 
@@ -23,7 +22,6 @@ from millstream.protocol.messages import (
     ListOffsetsRequest,
     ListOffsetsResponse,
 )
-from millstream.storage.os_disk import OsDisk
 from tests.cluster.brokers import Brokers, run, until
 
 
@@ -341,34 +339,3 @@ def test_a_replica_that_was_taken_away_counts_for_nothing_when_it_is_added_again
             assert brokers.content(number, "t") == brokers.content(2, "t")
 
     run(test, tmp_path, count=4)
-
-
-class SmallDisk(OsDisk):
-    """The machine's disk, with room for new folders or not."""
-
-    is_full = False
-
-    def makedirs(self, path: str) -> None:
-        if self.is_full:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-        super().makedirs(path)
-
-
-def test_a_leader_that_had_no_room_for_a_new_partition_leads_it_when_it_has(tmp_path: Path) -> None:
-    """Nothing else happens to the partition, so nobody would tell it again."""
-
-    async def test(brokers: Brokers) -> None:
-        disk = brokers.disks[2] = SmallDisk()
-        await brokers.start(2)
-        await until(lambda: set(brokers.controller.metadata.brokers) == {1, 2})
-        disk.is_full = True
-        await brokers.controller.controller.create_topic(NewTopic("t", assignment={0: [2, 1]}))
-        await until(lambda: "t" in brokers[2].metadata.topics)
-        assert not brokers[2].replicas.topic("t")
-        disk.is_full = False
-        await until(lambda: bool(brokers[2].replicas.topic("t")))
-        await brokers.send("t", b"a")
-        assert brokers.leader_of("t") == 2
-        await brokers.stop(2)
-
-    run(test, tmp_path, count=1)

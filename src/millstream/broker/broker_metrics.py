@@ -62,8 +62,8 @@ class BrokerMetrics:
         reading("partitions", "Partitions that this broker holds.", lambda: len(self._broker.replicas))
         reading(
             "offline_partitions",
-            "Partitions that cannot be served because their log dir failed.",
-            lambda: sum(partition.failure is not None for partition in self._broker.replicas),
+            "Partitions that cannot be served because their log dir failed, or because no log can be made.",
+            lambda: len(self._broker.replicas.failed()),
         )
         reading(
             "damaged_partitions",

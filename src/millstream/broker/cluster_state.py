@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import groupby
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -175,9 +176,9 @@ class ClusterState:
             controller_epoch=metadata.controller_epoch,
             sequence=self._sequence,
             max_wait_ms=MAX_WAIT_MS,
-            failed=_named(each for each in broker.replicas if each.failure is not None),
+            failed=_named(broker.replicas.failed()),
             damaged=_damaged(broker.replicas.damaged()),
-            full=_named(broker.replicas.full()),
+            full=_named((each.topic_id, each.name.partition) for each in broker.replicas.full()),
             doubted=_doubted(broker.replicas.doubted()),
         )
         if broker.controller.is_active:
@@ -350,10 +351,10 @@ def _indexes(partitions: Iterable[Partition]) -> list[int]:
     return [partition.name.partition for partition in partitions]
 
 
-def _named(partitions: Iterable[Partition]) -> list[ClusterStateRequest.FailedTopic]:
+def _named(replicas: Iterable[tuple[UUID, int]]) -> list[ClusterStateRequest.FailedTopic]:
     return [
-        ClusterStateRequest.FailedTopic(topic_id=topic_id, partitions=_indexes(those))
-        for topic_id, those in _by_topic(partitions)
+        ClusterStateRequest.FailedTopic(topic_id=topic_id, partitions=[index for _, index in those])
+        for topic_id, those in groupby(sorted(replicas), lambda each: each[0])
     ]
 
 

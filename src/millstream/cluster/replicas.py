@@ -75,6 +75,8 @@ class Replicas:
         """How often the session was lost."""
         self._absent: set[Partition | None] = set()
         """Those whose log is in no log dir, though it should be."""
+        self._unheld: set[tuple[UUID, int]] = set()
+        """Those that are this broker's, by topic id and number, and of which it could not make the log."""
         self._holder = Holder(
             self._broker_id,
             clock,
@@ -176,7 +178,7 @@ class Replicas:
         What is older than what is known is ignored. A log that is not there is made if it `is_new`. At
         a start, one that is not there is made only if its records cannot lie in a log dir that is not
         there either, or if they are to be copied from a leader; else it is held, but offline.
-        KafkaStorageError if one could not be made; then it is tried again when the same is said again.
+        KafkaStorageError if one could not be made: it is `failed` until the same is said again, and it can.
         If the session is lost meanwhile, the rest waits until the cluster says it again; if the topic is
         dropped, which the controller does by itself, there is no rest.
         """
@@ -206,13 +208,17 @@ class Replicas:
         if partition is not None and partition.topic_id != topic.topic_id:
             self._give_up(held.pop(index))  # of a topic that was deleted: its folder is set aside
             partition = None
+        place = topic.topic_id, index
         if self._broker_id not in state.replicas:
+            self._unheld.discard(place)
             if partition is not None and _is_newer(state, partition.state):
                 self._give_up(held.pop(index))
                 self._store.delete(partition.name)
             return
         if partition is None or (partition in self._absent and self._is_copied(state)):
+            self._unheld.add(place)
             made = self._hold(topic, index, state, config, is_new)  # if that fails, it is tried again
+            self._unheld.discard(place)
             self._absent.discard(partition)  # it was not there when nobody else could lead; now it is copied
             partition = held[index] = made
         self._assign(partition, state)
@@ -322,6 +328,7 @@ class Replicas:
         for index in dropped:
             del held[index]
         self._names.pop(topic.topic_id, None)
+        self._unheld = {each for each in self._unheld if each[0] != topic.topic_id}
         if not held:
             self._topics.pop(topic.name, None)
             self._counters.pop(topic.name, None)
@@ -369,6 +376,9 @@ class Replicas:
             if partition.topic_id not in topic_ids and partition.name.topic not in names:
                 self._give_up(partition)
                 del self._topics[partition.name.topic][partition.name.partition]
+        self._unheld = {
+            each for each in self._unheld if each[0] in topic_ids or self._names.get(each[0]) in names
+        }
 
     def configure(self, topic: Topic) -> None:
         """Take over a topic's changed configuration."""
@@ -405,6 +415,18 @@ class Replicas:
                     self._fetchers.remove(partition)
                 partition.fail(KafkaStorageError(f"the log dir {path} has failed"))
                 self.on_resign(partition)
+
+    def failed(self) -> set[tuple[UUID, int]]:
+        """Those that cannot be served, by topic id and number: no log can be made, or its dir failed."""
+        held = {(each.topic_id, each.name.partition) for each in self if each.failure is not None}
+        return held | self._unheld
+
+    def failed_of(self, topic: Topic) -> set[int]:
+        """The partitions of one topic among them."""
+        failed = {index for index, each in self.topic(topic.name).items() if each.failure is not None}
+        if self._unheld:
+            failed.update(i for i in range(len(topic.partitions)) if (topic.topic_id, i) in self._unheld)
+        return failed
 
     def damaged(self) -> Mapping[Partition, int]:
         """Those of which records cannot be read, with the last leader epochs in which they were fetched."""

@@ -58,7 +58,7 @@ class Picture:
         self.stopping: dict[int, int] = {}
         """Brokers that are about to stop, with their epochs."""
         self.failed: dict[int, frozenset[Replica]] = {}
-        """Replicas that live brokers hold but cannot serve, because a log dir failed."""
+        """Replicas that live brokers cannot serve, because a log dir failed or no log could be made."""
         self.hindered: dict[int, Hindered] = {}
         """Replicas of live brokers that others should lead."""
         self.ends: dict[int, Mapping[Replica, ToldEnd]] = {}

@@ -122,7 +122,7 @@ class _Creation:
 
 
 def _topic(ctx: Context, topic: Topic, operations: int) -> MetadataResponse.MetadataResponseTopic:
-    failed = _failed(ctx, topic)
+    failed = ctx.broker.replicas.failed_of(topic)
     return MetadataResponse.MetadataResponseTopic(
         error_code=0,
         name=topic.name,
@@ -142,12 +142,6 @@ def _topic(ctx: Context, topic: Topic, operations: int) -> MetadataResponse.Meta
         ],
         topic_authorized_operations=operations,
     )
-
-
-def _failed(ctx: Context, topic: Topic) -> set[int]:
-    """The partitions that this broker holds and cannot serve, because their log dir failed."""
-    held = ctx.broker.replicas.topic(topic.name)
-    return {index for index, partition in held.items() if partition.failure is not None}
 
 
 def _leader(ctx: Context, partition: PartitionState, has_failed: bool) -> int:
@@ -266,7 +260,7 @@ def _unknown_topic(name: str) -> DescribeTopicPartitionsResponse.DescribeTopicPa
 def _described(
     ctx: Context, topic: Topic, shown: list[tuple[int, PartitionState]]
 ) -> DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic:
-    failed = _failed(ctx, topic)
+    failed = ctx.broker.replicas.failed_of(topic)
     return DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic(
         error_code=0,
         name=topic.name,

@@ -18,8 +18,9 @@ EVERYTHING = -1
 class ClusterStateRequest(Request, key=30000, versions=(0, 0), flexible=0):
     """A broker asks the controller for what has changed since `sequence`, which it has applied.
 
-    Replicas that cannot be served, because their log dir failed, are named in every request; so are those
-    that others should lead if they can: `damaged` ones cannot be read everywhere, `full` ones not written.
+    Replicas that cannot be served, because their log dir failed or no log can be made, are named in every
+    request; so are those that others should lead if they can: `damaged` ones cannot be read everywhere,
+    `full` ones not written.
     Of damaged ones it is said in which leader epoch they were last led, or fetched. Of doubted ones
     that nobody leads it is said where they end, and in which epoch their last record was written.
     """
