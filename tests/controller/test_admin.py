@@ -302,6 +302,15 @@ def test_moves_and_elections_are_asked_of_the_controller(run: Run) -> None:
         (results,) = [each.partition_result for each in done.replica_election_results]
         assert {each.error_code for each in results} <= {0, ElectionNotNeeded.code}
         assert [state.leader for state in cluster.states("t")] == [3, 2]
+        assert await move([1, 3]) == [0]
+        assert cluster.states("t")[0].leader == 3
+        twice = ElectLeadersRequest(
+            topic_partitions=[ElectLeadersRequest.TopicPartitions(topic="t", partitions=[0, 0])] * 2
+        )
+        done = await ask(cluster.controller, twice, ElectLeadersResponse)
+        (results,) = [each.partition_result for each in done.replica_election_results]
+        assert [(each.partition_id, each.error_code) for each in results] == [(0, 0)]
+        assert cluster.states("t")[0].leader == 1
         everything = await ask(
             cluster.controller, ElectLeadersRequest(topic_partitions=None), ElectLeadersResponse
         )

@@ -224,7 +224,7 @@ class PartitionChanges:
         places = (
             [TopicPartition(topic.name, index) for topic, index, _ in picture.partitions()]
             if wanted is None
-            else wanted
+            else dict.fromkeys(wanted)  # one that is named twice is elected once
         )
         outcomes: dict[TopicPartition, Outcome] = {}
         decisions = []
