@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -319,6 +320,37 @@ def test_a_broker_that_does_not_follow_yet_is_given_replicas_last_and_does_not_c
         assert all(silent.config.node_id not in state.replicas for state in some)
         await silent.cluster_state.start()
         await cluster.until_in_sync("all", cluster.ids)
+
+    run_in_memory(test)
+
+
+def test_a_controller_whose_log_dir_failed_makes_grows_and_deletes_topics(run_in_memory: Run) -> None:
+    """Others lead what it cannot hold; it refuses only what would be nowhere else."""
+
+    async def test(cluster: Cluster) -> None:
+        await cluster.create("old", partitions=3)
+        await cluster.create("kept", assignment={0: [1], 1: [2], 2: [3]})
+        broker, controller = cluster.controller, cluster.controller.controller
+        own = broker.config.node_id
+        others = [id_ for id_ in cluster.ids if id_ != own]
+        dirs = broker.store.dirs
+        dirs.failed(dirs[0], OSError(errno.EIO, "the disk is broken"))
+        await cluster.create("new", assignment={0: [own, *others], 1: [others[0], own, others[1]]})
+        await cluster.until_in_sync("new", others)
+        await controller.add_partitions("new", 3, [[own, *others]], validate_only=False)
+        await cluster.until_in_sync("new", others)
+        await controller.add_partitions("kept", 4, [others[:1]], validate_only=False)
+        await cluster.until(lambda: cluster.leaders("new") == [others[:1]] * 3)
+        await controller.delete_topic(broker.metadata.topic("old"))
+        assert cluster.tree.children(tree.DELETED_TOPICS) == []
+        await cluster.create("old", partitions=3)
+        await cluster.until_in_sync("old", others)
+        with pytest.raises(KafkaStorageError):
+            await cluster.create("alone", assignment={0: [own]})
+        with pytest.raises(KafkaStorageError):
+            await controller.add_partitions("kept", 5, [[own]], validate_only=False)
+        assert sorted(cluster.tree.children(tree.TOPICS)) == ["kept", "new", "old"]
+        assert len(broker.metadata.topic("kept").partitions) == 4
 
     run_in_memory(test)
 

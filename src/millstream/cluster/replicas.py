@@ -353,20 +353,22 @@ class Replicas:
         if failure is not None:
             raise failure
 
-    async def prepare(self, topic: Topic) -> None:
-        """Make the logs of this broker's partitions that are not held yet; KafkaStorageError if it cannot."""
+    async def prepare(self, topic: Topic, first: int = 0) -> None:
+        """Make the logs of this broker's partitions, from `first` on, that are not held yet.
+
+        KafkaStorageError if it cannot, and nobody else is in sync; else others will lead (`failed`).
+        """
         config = log_config(topic.overrides, self._config)
         held = self._topics.get(topic.name, {})
         pauses = Pauses()
-        for index, state in enumerate(topic.partitions):
+        for index, state in enumerate(topic.partitions[first:], first):
             if self._broker_id in state.replicas and index not in held:
-                self._open(
-                    TopicPartition(topic.name, index),
-                    topic.topic_id,
-                    config,
-                    is_new=True,
-                    is_replicated=len(state.replicas) > 1,
-                )
+                name, is_replicated = TopicPartition(topic.name, index), len(state.replicas) > 1
+                try:
+                    self._open(name, topic.topic_id, config, is_new=True, is_replicated=is_replicated)
+                except KafkaStorageError:
+                    if state.isr == [self._broker_id]:
+                        raise
             if pauses.is_due:
                 await pauses.take()
 

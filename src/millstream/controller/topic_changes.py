@@ -21,6 +21,7 @@ from millstream.controller.reading import partition_numbers
 from millstream.controller.topics import NewTopic, check_new_name, more_partitions, new_topic
 from millstream.errors import (
     InvalidConfig,
+    KafkaStorageError,
     TopicAlreadyExists,
     TopicDeletionDisabled,
     UnknownTopicOrPartition,
@@ -37,8 +38,11 @@ Alteration = Callable[[Mapping[str, str]], Mapping[str, str]]
 class OwnReplicas(Protocol):
     """What the controller tells its own broker at once, to learn whether its disks are in order."""
 
-    async def prepare(self, topic: Topic) -> None:
-        """Make the logs of a topic's partitions that are this broker's."""
+    async def prepare(self, topic: Topic, first: int = 0) -> None:
+        """Make the logs of a topic's partitions, from `first` on, that are this broker's.
+
+        KafkaStorageError if one that nobody else has cannot be made.
+        """
         ...
 
     async def drop(self, topic: Topic) -> None:
@@ -124,7 +128,8 @@ class TopicChanges:
     async def grow(
         self, name: str, total: int, assignments: Sequence[Sequence[int]] | None, validate_only: bool
     ) -> None:
-        """The logs are made before the registry knows of them: a full disk changes nothing that is known.
+        """The logs are made before the registry knows of them: a full disk changes nothing that is known,
+        where no other broker can lead.
 
         What was made by then is found and taken when it is tried again.
         """
@@ -136,7 +141,7 @@ class TopicChanges:
         first = len(topic.partitions)
         grown = Topic(topic.name, topic.topic_id, [*topic.partitions, *added], topic.overrides)
         self._tried[topic.topic_id] = max(total, self._tried.get(topic.topic_id, 0))
-        await self._replicas.prepare(grown)
+        await self._replicas.prepare(grown, first)
         await self._ledger.grow_topic(grown, first)
         if self._tried[topic.topic_id] <= total:
             del self._tried[topic.topic_id]
@@ -156,7 +161,8 @@ class TopicChanges:
         """The records go first, the marker last: a deletion that is cut short goes on at the next start.
 
         What is removed is what there is, not what the topic was believed to have. Brokers that are away
-        find out when they return.
+        find out when they return. What a broker cannot remove, for a log dir that failed, stands in nobody's
+        way; a broker alone tries on until it is gone, and nothing can come back under the topic's name.
         """
         name = topic.name
         if self._picture.deleted.get(name) is not topic:
@@ -164,7 +170,12 @@ class TopicChanges:
         numbers = await partition_numbers(self._registry, name)
         count = max(len(topic.partitions), self._tried.get(topic.topic_id, 0), *(n + 1 for n in numbers), 0)
         missing = [PartitionState([], [], -1, 0)] * (count - len(topic.partitions))
-        await self._replicas.drop(Topic(name, topic.topic_id, [*topic.partitions, *missing]))
+        try:
+            await self._replicas.drop(Topic(name, topic.topic_id, [*topic.partitions, *missing]))
+        except KafkaStorageError as error:
+            if self._picture.seen.keys() <= {self._config.node_id}:
+                raise
+            log.warning("the topic %s is deleted, but some of it stays here: %s", name, error.message)
         await self._ledger.remove_topic(name, numbers)
         self._tried.pop(topic.topic_id, None)
 
