@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from millstream.client.cluster import Cluster
 from millstream.client.configs import Change, Resource, alter_configs, topic_values
 from millstream.client.deadline import Deadline
+from millstream.client.replicas import list_reassignments
 from millstream.model import TopicPartition
 
 LEADERS = "leader.replication.throttled.replicas"
@@ -20,17 +21,22 @@ async def throttle(
 ) -> None:
     """Hold what these moves copy to so many bytes a second, at each broker that gives and each that takes.
 
-    Replicas that are in sync are never held back, so that all that is copied from may be named.
+    So are the moves that are under way: brokers have one rate, and a topic's list names all of its replicas
+    that are held. Those in sync are never held back, so that all that is copied from may be named.
     """
     metadata = await cluster.refresh(None, deadline)
+    moving = await list_reassignments(cluster, deadline)
+    wanted = {key: _without(each.replicas, each.removing) for key, each in moving.items()} | dict(targets)
     leaders: dict[str, list[str]] = {}
     followers: dict[str, list[str]] = {}
-    for (topic, index), replicas in sorted(targets.items()):
+    for key, replicas in sorted(wanted.items()):
+        topic, index = key
         known = metadata.topics.get(topic)
         part = None if known is None else known.partitions.get(index)
         if part is None:
             continue  # the move is refused, too
-        added = [broker for broker in replicas if broker not in part.replicas]
+        before = _without(part.replicas, moving[key].adding) if key in moving else part.replicas
+        added = _without(replicas, before)
         if added:
             leaders.setdefault(topic, []).extend(_pairs(index, part.replicas))
             followers.setdefault(topic, []).extend(_pairs(index, added))
@@ -40,9 +46,8 @@ async def throttle(
             (FOLLOWERS, Change.SET, ",".join(followers[topic])),
         ]
         await alter_configs(cluster, Resource.TOPIC, topic, lists, deadline)
-    if leaders:
-        rates = [(key, Change.SET, str(rate)) for key in RATES]
-        await alter_configs(cluster, Resource.BROKER, ALL_BROKERS, rates, deadline)
+    rates = [(key, Change.SET, str(rate)) for key in RATES]
+    await alter_configs(cluster, Resource.BROKER, ALL_BROKERS, rates, deadline)
 
 
 async def unthrottle(cluster: Cluster, deadline: Deadline) -> list[str]:
@@ -61,6 +66,10 @@ async def unthrottle(cluster: Cluster, deadline: Deadline) -> list[str]:
     rates = [(key, Change.DELETE, None) for key in RATES]
     await alter_configs(cluster, Resource.BROKER, ALL_BROKERS, rates, deadline)
     return sorted(held)
+
+
+def _without(brokers: Iterable[int], those: Container[int]) -> Sequence[int]:
+    return [broker for broker in brokers if broker not in those]
 
 
 def _pairs(index: int, brokers: Iterable[int]) -> list[str]:

@@ -1,0 +1,63 @@
+"""Moves that are held to a rate: one after another, and at another rate while they are under way."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from millstream.client import throttling
+from millstream.client.cluster import Cluster as Client
+from millstream.client.deadline import Deadline
+from millstream.client.replicas import list_reassignments, reassign
+from millstream.model import TopicPartition
+from tests.controller.cluster import Cluster
+from tests.storage.logs import batch
+
+FIRST, SECOND = {TopicPartition("t", 0): [2]}, {TopicPartition("t", 1): [3]}
+SLOWLY, FASTER, FAST = 1, 2, 100_000_000
+
+
+def held(cluster: Cluster) -> tuple[list[str], list[str], set[int]]:
+    """What is set: the replicas that give, those that take, and the rates of all brokers."""
+    overrides = cluster.brokers[1].metadata.topic("t").overrides
+    leaders, followers = (
+        overrides.get(key, "").split(",") for key in (throttling.LEADERS, throttling.FOLLOWERS)
+    )
+    rates = {broker.config[key] for broker in cluster.brokers.values() for key in throttling.RATES}
+    return leaders, followers, rates
+
+
+def test_a_rate_holds_for_all_moves_under_way_until_another_is_given(tmp_path: Path) -> None:
+    async def test(cluster: Cluster, client: Client) -> None:
+        deadline = Deadline(60_000)
+        await cluster.create("t", assignment={0: [1], 1: [1]})
+        for partition in cluster.brokers[1].replicas.topic("t").values():
+            for _ in range(40):
+                partition.append(bytearray(batch(bytes(50_000))), 1, 9)
+        await throttling.throttle(client, FIRST, SLOWLY, deadline)
+        assert await reassign(client, FIRST, deadline) == dict.fromkeys(FIRST)
+        assert held(cluster) == (["0:1"], ["0:2"], {SLOWLY})
+        await throttling.throttle(client, FIRST, FASTER, deadline)
+        assert held(cluster)[1:] == (["0:2"], {FASTER})
+        await throttling.throttle(client, SECOND, SLOWLY, deadline)
+        assert await reassign(client, SECOND, deadline) == dict.fromkeys(SECOND)
+        assert held(cluster)[1:] == (["0:2", "1:3"], {SLOWLY})
+        assert {"0:1", "1:1"} <= set(held(cluster)[0])
+        assert (await list_reassignments(client, deadline)).keys() == {*FIRST, *SECOND}
+        await throttling.throttle(client, SECOND, FAST, deadline)
+        assert held(cluster)[1:] == (["0:2", "1:3"], {FAST})
+        while await list_reassignments(client, deadline):
+            await asyncio.sleep(0.05)
+        await throttling.throttle(client, FIRST, SLOWLY, deadline)  # nothing is left to be copied
+        assert held(cluster)[2] == {SLOWLY}
+        assert await throttling.unthrottle(client, deadline) == ["t"]
+
+    async def main() -> None:
+        async with (
+            asyncio.timeout(60),
+            Cluster(tmp_path) as cluster,
+            Client(f"127.0.0.1:{cluster.brokers[1].port}") as client,
+        ):
+            await test(cluster, client)
+
+    asyncio.run(main())
