@@ -235,3 +235,16 @@ def test_a_single_brokers_folder_is_not_taken_for_a_clusters(tmp_path: Path) -> 
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "holds the records of a single broker" in err.decode()
+
+
+def test_a_clusters_folder_is_not_taken_for_a_single_brokers(tmp_path: Path) -> None:
+    """A broker alone took each `broker-ID` for a log of a topic that nobody knows, and renamed it."""
+    data = tmp_path / "data"
+    with serving(data, count=2):
+        found = sorted(os.listdir(data))
+        for words in ([], ["-o", "node.id=4"]):
+            process = start("serve", "--listen", f"127.0.0.1:{free_port()}", "--data", str(data), *words)
+            out, err = process.communicate(timeout=60)
+            assert (process.returncode, out) == (1, b"")
+            assert f"{data} is the folder of a cluster" in err.decode()
+            assert sorted(os.listdir(data)) == found

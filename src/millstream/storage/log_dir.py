@@ -26,7 +26,7 @@ from millstream.storage import checkpoints, names
 from millstream.storage.disk import Disk, Lock
 from millstream.storage.files import fsync_file, write_file
 from millstream.storage.log_list import LogList
-from millstream.storage.meta_properties import MetaProperties, OtherDir
+from millstream.storage.meta_properties import MetaProperties, OtherDir, WrongLogDir
 from millstream.storage.transaction_checkpoint import (
     TRANSACTION_INDEXES,
     KnownIndexes,
@@ -47,6 +47,11 @@ ROOM_BYTES: Final = 8 << 20
 
 class LogDirInUse(MillstreamError):
     """Another process works in the log dir."""
+
+
+def is_log_dir(disk: Disk, path: str) -> bool:
+    """Whether a folder says whose log dir it is: then it is nobody's log, though it may have a log's name."""
+    return disk.exists(f"{path}/{names.META_FILE}")
 
 
 class LogDir:
@@ -90,13 +95,15 @@ class LogDir:
         """
         disk = self._disk
         disk.makedirs(self.path)
+        meta_path = f"{self.path}/{names.META_FILE}"
+        if not disk.exists(meta_path):
+            self._refuse_a_clusters_folder()
         try:
             self._lock = disk.lock(f"{self.path}/{names.LOCK_FILE}")
         except BlockingIOError as error:
             raise LogDirInUse(
                 f"another process works in {self.path}: stop it, or give this broker its own data folder"
             ) from error
-        meta_path = f"{self.path}/{names.META_FILE}"
         if disk.exists(meta_path):
             self.meta = MetaProperties.parse(disk.read_file(meta_path), meta_path, new_directory_id)
             self.meta.check(self.path, cluster_id, node_id)
@@ -109,6 +116,16 @@ class LogDir:
         self._take_clean_mark()
         self._take_boot_mark(boot_id)
         self.edition = self._read_edition()
+
+    def _refuse_a_clusters_folder(self) -> None:
+        """A folder `broker-1` has a log's name. One that says whose it is holds all that a broker has."""
+        for _, name in self.partition_folders()[0]:
+            path = f"{self.path}/{name}"
+            if is_log_dir(self._disk, path):
+                raise WrongLogDir(
+                    f"{self.path} is the folder of a cluster, and {path} that of one of its brokers:"
+                    " start them with --brokers N, or give this broker its own data folder"
+                )
 
     @property
     def is_new(self) -> bool:

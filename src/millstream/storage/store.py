@@ -23,7 +23,7 @@ from millstream.storage.files import is_overloaded, is_temporary, is_without_roo
 from millstream.storage.loading import create_log, load_log
 from millstream.storage.log import Log
 from millstream.storage.log_checkpoints import LogCheckpoints
-from millstream.storage.log_dir import LogDir
+from millstream.storage.log_dir import LogDir, is_log_dir
 from millstream.storage.log_dirs import LogDirs
 from millstream.storage.lost_records import LoadedDir, loaded_dir, look_for_lost
 from millstream.storage.partition_metadata import read_topic_id, write_topic_id
@@ -151,9 +151,14 @@ class Store:
         found, deleted = folder.partition_folders()
         for name in deleted:
             self._trash[folder.path].put_folder(f"{folder.path}/{name}", 0)
+        partitions = set()
         for partition, name in found:
             path = f"{folder.path}/{name}"
             try:
+                topic_id = read_topic_id(self._disk, path)
+                if topic_id == NO_UUID and is_log_dir(self._disk, path):
+                    log.error("%s is a log dir, though it has the name of a log: it is left alone", path)
+                    continue
                 opened = load_log(
                     around,
                     path,
@@ -169,12 +174,11 @@ class Store:
                 )
             except NotADirectoryError:
                 continue  # a file that has a log's name is nobody's log
-            topic_id = read_topic_id(self._disk, path)
+            partitions.add(partition)
             if partition in self._logs:
                 self._doubles.setdefault(partition, []).append((opened, folder, topic_id))
             else:
                 self._add(opened, folder, topic_id)
-        partitions = {partition for partition, _ in found}
         self._loaded.append(loaded_dir(folder, partitions, watermarks, deleted, folder.logs.read()))
 
     def _tidy(self) -> None:
@@ -401,8 +405,12 @@ class Store:
             if partition.topic not in spared and (topic_id not in known or not is_held(partition))
         ]
         for partition in strays:
+            path = self._remove(partition).folder
+            if is_log_dir(self._disk, path):
+                log.error("%s has become a log dir: it is left alone", path)
+                continue
             log.warning("%s belongs to no known topic, or to other brokers: set aside", partition)
-            self._set_aside(partition, self._remove(partition).folder)
+            self._set_aside(partition, path)
         return strays
 
     # Keeping
@@ -494,6 +502,8 @@ class Store:
         name = names.retired_folder(partition, self._new_uuid(), names.STRAY_FOLDER)
         dir_path = path.rpartition("/")[0]
         folder = self.dirs.at(dir_path)
+        if is_log_dir(self._disk, path):  # in which another process may be working
+            raise KafkaStorageError(f"{path} is a log dir itself: it is not set aside")
         try:
             folder.logs.remove(partition)
             self._disk.rename(path, f"{dir_path}/{name}")
