@@ -35,3 +35,19 @@ def test_each_broker_has_its_own_port_folder_and_number() -> None:
     assert found["listeners"] == "PLAINTEXT://localhost:9094"
     assert found["log.dirs"] == "/a/broker-6,/b/broker-6"
     assert found["registry"] == "sqlite:/a"
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, "sqlite:/data"),
+        ({"registry": "sqlite"}, "sqlite:/data"),
+        ({"registry": "sqlite:/elsewhere"}, None),
+        ({"registry": "zookeeper://localhost/x"}, None),
+    ],
+)
+def test_all_brokers_have_one_registry(given: dict[str, str], found: str | None) -> None:
+    """`sqlite` alone means a file beside the logs, of which each has its own."""
+    config = BrokerConfig({"log.dirs": "/data", **given})
+    for broker_id in broker_ids(config, 3):
+        assert layout(config, 3, broker_id).get("registry") == found

@@ -87,6 +87,12 @@ def test_three_processes_from_one_command(tmp_path: Path, number: signal.Signals
         assert all((data / f"broker-{number}" / ".kafka_cleanshutdown").exists() for number in (1, 2, 3))
 
 
+def test_the_registry_that_is_the_default_may_be_named(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", "--registry", "sqlite", count=2) as (_, port):
+        info = json.loads(millstream(port, "cluster", "info", "--json").stdout)
+        assert [broker["id"] for broker in info["brokers"]] == [1, 2]
+
+
 def test_internal_topics_are_replicated_by_the_number_of_brokers(tmp_path: Path) -> None:
     with serving(tmp_path / "data", "-o", "offsets.topic.num.partitions=2") as (_, port):
         millstream(port, "group", "describe", "nobody")  # who asks for a coordinator has the topic made
@@ -214,6 +220,7 @@ def test_one_that_cannot_start_stops_the_others(tmp_path: Path) -> None:
         (["--brokers", "3", "--id", "4"], 2, "none of the brokers 1 to 3"),
         (["--id", "2"], 2, "goes with --brokers"),
         (["--registry", "etcd://localhost"], 1, "registry"),
+        (["--brokers", "2", "--registry", "memory"], 1, "2 brokers need one that they share"),
         (
             ["--registry", "zookeeper://127.0.0.1:1/x", "-o", "registry.session.timeout.ms=500"],
             1,

@@ -1,8 +1,8 @@
 """Several brokers of one machine: what `serve --brokers N` gives each of them.
 
-In DIR lie the registry that they share (unless another is named) and a folder `broker-ID` each, with the
-broker's records and, while it runs, the number of its process in `broker-ID/pid`. The first has the number
-`node.id` and the port that was asked for; each of the others the next number and the next port.
+In DIR lie the registry that they share (unless another place is named) and a folder `broker-ID` each, with
+the broker's records and, while it runs, the number of its process in `broker-ID/pid`. The first has the
+number `node.id` and the port that was asked for; each of the others the next number and the next port.
 """
 
 from __future__ import annotations
@@ -40,15 +40,25 @@ def layout(config: BrokerConfig, count: int, broker_id: int) -> dict[str, str]:
         "log.dirs": ",".join(os.path.join(folder, f"broker-{broker_id}") for folder in config.log_dirs),
         "metrics.listener": _shifted_address(config["metrics.listener"], step),
     }
+    if config["registry"] == "sqlite":  # beside the logs of each: they would be so many clusters
+        values["registry"] = f"sqlite:{config.log_dirs[0]}"
     given = config.layers[-1].texts
     factor = str(min(3, count))
     defaults = {
-        "registry": f"sqlite:{config.log_dirs[0]}",
         "offsets.topic.replication.factor": factor,
         "transaction.state.log.replication.factor": factor,
         "transaction.state.log.min.isr": "2" if count >= 3 else "1",
     }
     return values | {key: value for key, value in defaults.items() if key not in given}
+
+
+def check_registry(config: BrokerConfig, count: int) -> None:
+    """Refuse a registry that processes cannot share."""
+    if config["registry"] == "memory" and count > 1:
+        raise MillstreamError(
+            f"registry=memory is one process's own: {count} brokers need one that they share,"
+            " such as sqlite, which is there if nothing is said"
+        )
 
 
 def check_folders(config: BrokerConfig) -> None:

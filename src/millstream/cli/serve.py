@@ -121,10 +121,11 @@ def _serve_cluster(
     config: BrokerConfig, config_file: str | None, options: dict[str, str], count: int, broker_id: int | None
 ) -> int:
     from millstream.cli.broker_process import run_broker
-    from millstream.cli.cluster_layout import broker_ids, check_folders, layout
+    from millstream.cli.cluster_layout import broker_ids, check_folders, check_registry, layout
     from millstream.cli.serve_many import serve_many
 
     check_folders(config)
+    check_registry(config, count)
     ids = broker_ids(config, count)
     if broker_id is not None and broker_id not in ids:
         raise click.UsageError(f"--id {broker_id} is none of the brokers {ids[0]} to {ids[-1]}")
