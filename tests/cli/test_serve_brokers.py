@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,9 @@ import pytest
 
 from tests.cli.programs import COMMAND, Terminal, start
 from tests.processes import free_port, free_ports, until
+
+CONTAINER = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"]
+"""Runs a command as process 1 of processes of its own."""
 
 BLOCKER = """\
 import socket, sys, time
@@ -181,6 +185,29 @@ def test_brokers_end_with_the_command_however_it_ends(tmp_path: Path) -> None:
         found = pids(data)
         process.kill()
         until(lambda: not any(map(is_alive, found.values())), 30, "the brokers ended")
+
+
+def test_the_command_may_be_process_1(tmp_path: Path) -> None:
+    """As in a container. A broker that found 1 above it took its parent for dead, and ended."""
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*CONTAINER, "true"], capture_output=True).returncode
+    ):
+        pytest.skip("this system makes no processes of their own for this user")
+    data, port = tmp_path / "data", free_ports(2)
+    words = ["serve", "--listen", f"127.0.0.1:{port}", "--data", str(data), "--brokers", "2"]
+    with subprocess.Popen(
+        [*CONTAINER, *COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().decode().startswith("Millstream is ready on ")
+            first = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
+            os.kill(first, signal.SIGTERM)
+            out, err = process.communicate(timeout=60)
+            assert (process.returncode, out, err) == (0, b"", b"")
+        finally:
+            process.kill()
 
 
 def test_ctrl_c_on_a_terminal_reaches_each_broker_once(tmp_path: Path) -> None:

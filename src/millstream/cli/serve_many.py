@@ -38,13 +38,14 @@ class _Child:
         self.status: int | None = None
         self._pipe, pipe = os.pipe()
         os.set_blocking(self._pipe, False)
+        parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
             code = 1
             try:
                 os.close(self._pipe)
                 os.setpgid(0, 0)
-                _end_with_parent()
+                _end_with_parent(parent)
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
 
                 def ready(where: str) -> None:
@@ -136,12 +137,13 @@ def _collect(children: Sequence[_Child]) -> list[_Child]:
     return ended
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(parent: int) -> None:
+    """Be told to stop if the process `parent` dies, and end if it has. It may be 1, as in a container."""
     import ctypes
 
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     except (OSError, AttributeError):
         return  # not Linux
-    if os.getppid() == 1:
+    if os.getppid() != parent:
         os._exit(1)
