@@ -6,7 +6,6 @@ import asyncio
 import errno
 import gc
 import os
-import signal
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -126,42 +125,43 @@ def quiet_collector() -> None:
 async def _serve(
     config: BrokerConfig, ready: Callable[[str], None] | None, pid_file: PidFile | None = None
 ) -> int:
+    from millstream.cli.stop_signals import stop_signals
+
+    gc.disable()  # until it has started
+    with stop_signals() as stop:
+        broker = await _start(config, stop)
+        if broker is None:
+            return 0
+        quiet_collector()
+        try:
+            if pid_file is not None:  # a process that was about to end may have had it before
+                pid_file.take()
+            if ready is not None:
+                ready(_where(broker))
+            else:
+                folders = ", ".join(config.log_dirs)
+                click.echo(f"Millstream is ready on {_where(broker)}, with its data in {folders}")
+            trimming = asyncio.get_running_loop().create_task(_give_memory_back(broker))
+            await stop.wait()
+            trimming.cancel()
+        finally:
+            await broker.stop()
+    return 0
+
+
+async def _start(config: BrokerConfig, stop: asyncio.Event) -> Broker | None:
+    """A broker that has started; none if it was told to stop before it had."""
     from millstream.broker.server import Broker
     from millstream.storage.log_dir import LogDirInUse
 
-    gc.disable()  # until it has started
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    signals = (signal.SIGINT, signal.SIGTERM)
-    for number in signals:
-        loop.add_signal_handler(number, stop.set)
     try:
         _make_folders(config.log_dirs)
         broker = Broker(config)
-        if not await _started(broker, stop):
-            return 0
-        quiet_collector()
+        return broker if await _started(broker, stop) else None
     except OSError as error:
         raise MillstreamError(_start_failure(error, config)) from error
     except LogDirInUse as error:
         raise MillstreamError(f"{error}, with --data DIR") from error
-    try:
-        if pid_file is not None:  # a process that was about to end may have had it before
-            pid_file.take()
-        if ready is not None:
-            ready(_where(broker))
-        else:
-            folders = ", ".join(config.log_dirs)
-            click.echo(f"Millstream is ready on {_where(broker)}, with its data in {folders}")
-        trimming = loop.create_task(_give_memory_back(broker))
-        await stop.wait()
-        trimming.cancel()
-    finally:
-        # From here on a second signal does what it does to any program.
-        for number in signals:
-            loop.remove_signal_handler(number)
-        await broker.stop()
-    return 0
 
 
 def _make_folders(log_dirs: Sequence[str]) -> None:

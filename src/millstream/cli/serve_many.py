@@ -17,16 +17,20 @@ from typing import TYPE_CHECKING
 
 import click
 
+from millstream.cli.stop_signals import STOP_SIGNALS
+
 if TYPE_CHECKING:
     from millstream.config.broker import BrokerConfig
 
-PASSED_ON = (signal.SIGINT, signal.SIGTERM)
-WATCHED = {*PASSED_ON, signal.SIGCHLD}
+WATCHED = {*STOP_SIGNALS, signal.SIGCHLD}
 READY_POLL_S = 0.02
 PR_SET_PDEATHSIG = 1
 
 Serve = Callable[["BrokerConfig", Callable[[str], None]], int]
-"""Runs one broker to its end; it says where it listens once it is ready. Gives the exit code."""
+"""Runs one broker to its end; it says where it listens once it is ready. Gives the exit code.
+
+It is called with the signals that stop it held back, and lets them come once it can stop cleanly.
+"""
 
 
 class _Child:
@@ -46,7 +50,7 @@ class _Child:
                 os.close(self._pipe)
                 os.setpgid(0, 0)
                 _end_with_parent(parent)
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
 
                 def ready(where: str) -> None:
                     os.write(pipe, f"{where}\n".encode())
@@ -103,7 +107,7 @@ def serve_many(configs: Sequence[BrokerConfig], serve: Serve, folder: str) -> in
         else:
             found = signal.sigtimedwait(WATCHED, READY_POLL_S)
             number = found.si_signo if found is not None else 0
-        if number in PASSED_ON:
+        if number in STOP_SIGNALS:
             is_stopping = True
             for child in children:
                 child.signal(number)
