@@ -14,6 +14,9 @@ from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
+from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.serialization import Connect, GetData, Sync
 
 from millstream.registry.contract import (
     Create,
@@ -356,6 +359,42 @@ def test_a_read_through_another_server_comes_after_a_write_that_was_under_way(
                 reading = asyncio.ensure_future(registry.get("/a"))
                 await asyncio.wait([reading], timeout=0.5)
             assert (await reading).data == b"after"
+        await registry.close()
+
+    asyncio.run(story())
+
+
+def test_a_sync_is_the_first_that_is_sent_on_a_connection(
+    place: ZookeeperPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also before a read that came when kazoo knew that the connection broke, and had not told it yet."""
+    sent: list[object] = []
+    submit, fail_pending = ConnectionHandler._submit, KazooClient._notify_pending
+
+    async def story() -> None:
+        loop, is_broken = asyncio.get_running_loop(), asyncio.Event()
+
+        def noting(connection: object, request: object, *rest: object) -> None:
+            sent.append(request)
+            submit(connection, request, *rest)
+
+        def slowly(client: object, state: str) -> None:
+            fail_pending(client, state)
+            sent.clear()
+            loop.call_soon_threadsafe(is_broken.set)
+            time.sleep(0.1)  # as a thread does that loses the interpreter
+
+        registry = await started(place.address)
+        await registry.create("/a", b"a")
+        assert registry._ensemble is not None
+        monkeypatch.setattr(ConnectionHandler, "_submit", noting)
+        monkeypatch.setattr(KazooClient, "_notify_pending", slowly)
+        registry._ensemble._handler.cut()
+        await is_broken.wait()
+        assert registry._ensemble.is_connected, "it has not been told yet"
+        assert (await registry.get("/a")).data == b"a"
+        assert [type(request) for request in sent[:3]] == [Connect, Sync, GetData]
+        monkeypatch.undo()
         await registry.close()
 
     asyncio.run(story())

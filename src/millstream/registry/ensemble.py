@@ -13,12 +13,13 @@ import logging
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import SessionExpiredError
 from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol.serialization import Connect
+from kazoo.protocol.serialization import Connect, Sync
 from kazoo.protocol.states import KazooState
 
 from millstream.clock import Clock
@@ -240,14 +241,26 @@ class Ensemble:
     def _state_changed(self, state: str) -> None:
         if state == KazooState.CONNECTED:
             self.lease.connected(self._handler.began_at, self.granted_s)
-            # What was written through another server may be under way still: reads come after it.
-            self.client.sync_async("/")
+            self._sync_first()
             self.post(self._connected, self.client.client_id[0])
         elif state == KazooState.SUSPENDED:
             self.post(self._suspended)
         else:
             self.lease.end()
             self.post(self._lost)
+
+    def _sync_first(self) -> None:
+        """Have a `sync` sent before anything else: what was written through another server may be under way.
+
+        Called by kazoo's thread when a connection begins, before that sends anything. A read may wait to be
+        sent already: kazoo fails what was under way first, and tells later that the connection broke. So the
+        `sync` goes to the front of what waits, where kazoo itself only ever adds to the end.
+        """
+        self.client._queue.appendleft((Sync("/"), self._handler.async_result()))
+        waker = self.client._connection._write_sock
+        if waker is not None:  # else the client is being closed
+            with suppress(OSError):
+                waker.send(b"\0")
 
     def _beat(self) -> None:
         """Send a sign of life, wait for the answer, and again until the session ends."""

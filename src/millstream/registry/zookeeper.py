@@ -6,7 +6,8 @@ them: versions are its data versions, numbers of writes its transaction ids. Zoo
 
 - Calls wait for a connection, and raise Unavailable after the session time-out. A write whose connection
   broke before its answer came raises Unavailable too: it may have been made. Reads on the next connection
-  show whether it was: each begins with a `sync`, behind which they come after what was under way.
+  show whether it was: each connection begins with a `sync`, before anything else that waits to be sent, and
+  reads behind it come after what was under way.
 - A request is at most MAX_REQUEST_BYTES long, since a server cuts off who sends it more than a megabyte
   (`jute.maxbuffer`). A larger `multi` is refused; a larger `get_many` is read in several parts.
 - ZooKeeper's watches fire once. They are set again first and called then, so that whoever reads after the
