@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.programs import COMMAND, Terminal, start
-from tests.processes import free_port, free_ports, until
+from tests.processes import answers, free_port, free_ports, until
 
 CONTAINER = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"]
 """Runs a command as process 1 of processes of its own."""
@@ -143,6 +143,32 @@ def test_a_broker_that_dies_is_reported_and_can_be_started_again(tmp_path: Path)
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
         assert process.returncode == 1, "one of them did not end well"
+
+
+@pytest.mark.parametrize("victim", [None, 2])
+def test_brokers_go_on_when_nobody_reads_what_is_said_of_them(tmp_path: Path, victim: int | None) -> None:
+    """As with `serve --brokers 2 2>&1 | tee FILE`, where tee was killed."""
+    data, port = tmp_path / "data", free_ports(2)
+    reader, writer = os.pipe()
+    words = ["serve", "--listen", f"127.0.0.1:{port}", "--data", str(data), "--brokers", "2"]
+    with subprocess.Popen([*COMMAND, *words], stdout=writer, stderr=writer) as process:
+        os.close(writer)
+        if victim is not None:
+            assert b"is ready" in os.read(reader, 4096)
+        os.close(reader)
+        try:
+            until(lambda: answers("127.0.0.1", port) and answers("127.0.0.1", port + 1), 30, "two brokers")
+            found = pids(data)
+            if victim is not None:
+                os.kill(found.pop(victim), signal.SIGKILL)
+                with pytest.raises(subprocess.TimeoutExpired):
+                    process.wait(0.5)
+                assert all(map(is_alive, found.values()))
+            process.terminate()
+            assert process.wait(30) == (0 if victim is None else 1)
+            assert (data / "broker-1" / ".kafka_cleanshutdown").exists()
+        finally:
+            process.kill()
 
 
 def test_a_start_that_is_refused_leaves_the_files_of_running_brokers_alone(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -60,8 +61,10 @@ class _Child:
             except Exception:
                 traceback.print_exc()
             finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
+                with suppress(OSError):
+                    sys.stdout.flush()
+                with suppress(OSError):
+                    sys.stderr.flush()
                 os._exit(code)
         os.close(pipe)
 
@@ -117,16 +120,26 @@ def serve_many(configs: Sequence[BrokerConfig], serve: Serve, folder: str) -> in
         if not is_ready and all(child.where for child in children):
             is_ready = True
             where = ", ".join(child.where for child in children)
-            click.echo(f"Millstream is ready on {where}, with its data in {folder}")
+            _say(f"Millstream is ready on {where}, with its data in {folder}")
         for child in ended:
             if child.status == 0 and is_stopping:
                 continue
-            click.echo(child.describe_end(), err=True)
+            _say(child.describe_end(), err=True)
             if not is_ready and not is_stopping:
                 is_stopping = True
                 for other in children:
                     other.signal(signal.SIGTERM)
     return 0 if all(child.status == 0 for child in children) else 1
+
+
+def _say(text: str, *, err: bool = False) -> None:
+    """Tell it if anybody reads it: brokers do not end because who read of them has gone."""
+    try:
+        click.echo(text, err=err)
+    except OSError:
+        # What could not be written is not to be tried again when the process ends, which would fail it.
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stderr if err else sys.stdout).fileno())
 
 
 def _collect(children: Sequence[_Child]) -> list[_Child]:
