@@ -17,6 +17,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import Connect, GetData, Sync
+from kazoo.security import make_acl
 
 from millstream.registry.contract import (
     Create,
@@ -503,6 +504,28 @@ def test_opening_and_closing_leaves_nothing_behind(place: ZookeeperPlace) -> Non
     gc.collect()
     assert threading.active_count() <= threads
     assert len(os.listdir("/proc/self/fd")) <= descriptors
+
+
+def test_a_root_that_exists_is_used_where_nothing_can_be_made_above_it(server: ZookeeperServer) -> None:
+    """ZooKeeper says that somebody may not make a node before it says that there is one."""
+    operator = KazooClient(server.address)
+    operator.start()
+    operator.ensure_path("/here/millstream")
+    for path in ("/here", "/"):
+        operator.set_acls(path, [make_acl("world", "anyone", read=True)])
+
+    async def story() -> None:
+        for address in (f"{server.address}/here/millstream", f"{server.address}/here/millstream/below/it"):
+            registry = await started(f"zookeeper://{address}")
+            await registry.create("/a")
+            await registry.close()
+        with pytest.raises(RegistryError, match="refused a call for /here/another: NoAuthError"):
+            await started(f"zookeeper://{server.address}/here/another/below")
+
+    asyncio.run(story())
+    assert sorted(operator.get_children("/here/millstream")) == ["a", "below"]
+    operator.stop()
+    operator.close()
 
 
 def test_a_cancelled_start_leaves_no_session(place: ZookeeperPlace) -> None:

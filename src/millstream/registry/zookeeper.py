@@ -293,13 +293,17 @@ class ZookeeperRegistry(Registry):
         return transaction.commit_async()
 
     async def _make_root(self, ensemble: Ensemble) -> None:
-        parts = self._root.split("/")[1:]
-        for depth in range(len(parts)):
-            above = "/" + "/".join(parts[: depth + 1])
+        """Make what is missing of the tree's root. Where it exists, nodes above it may be write-protected."""
+        missing = []
+        path = self._root
+        while path and await self._call_in(ensemble, methodcaller("exists_async", path), path) is None:
+            missing.append(path)
+            path = path.rpartition("/")[0]
+        for path in reversed(missing):
             try:
-                await self._call_in(ensemble, methodcaller("create_async", above))
+                await self._call_in(ensemble, methodcaller("create_async", path), path)
             except NodeExists:
-                pass
+                pass  # another broker starts, too
 
     def _full(self, path: str) -> str:
         return self._root + path if path != "/" else self._root or "/"
