@@ -21,7 +21,8 @@ from tests.processes import until
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with Cluster(brokers=3) as cluster:
+    """Whose brokers stay in it for long though they are silent."""
+    with Cluster(brokers=3, config={"registry.session.timeout.ms": "20000"}) as cluster:
         yield cluster
 
 
@@ -31,6 +32,32 @@ def target(cluster: Cluster) -> Iterator[int]:
     target = next(broker for broker in cluster.members if broker != cluster.health().controller)
     yield target
     cluster[target].resume()
+
+
+def asked(cluster: Cluster, *words: str) -> subprocess.Popen[bytes]:
+    """A command that asks the brokers that are not paused."""
+    where = ",".join(member.address for member in cluster.members.values() if not member.is_paused)
+    return start(*words, bootstrap=where)
+
+
+def test_a_broker_that_is_silent_is_named_and_may_be_the_controller(cluster: Cluster) -> None:
+    """The cluster counted as healthy, without a controller."""
+    controller = cluster.health().controller
+    assert controller is not None
+    cluster[controller].pause()
+    try:
+        health = asked(cluster, "cluster", "health", "--json")
+        info = asked(cluster, "cluster", "info", "--json", "--timeout", "3s")
+        found = json.loads(health.communicate(timeout=30)[0])
+        assert health.returncode == 1
+        assert (found["healthy"], found["unresponsive_brokers"]) == (False, [controller])
+        assert (found["controller"], found["missing_brokers"]) == (controller, [])
+        found = json.loads(info.communicate(timeout=30)[0])
+        assert found["controller"] == controller
+        assert {one["id"] for one in found["brokers"] if one["bytes"] is None} == {controller}
+    finally:
+        cluster[controller].resume()
+    assert cluster.wait_until_healthy().unresponsive_brokers == []
 
 
 def reassign(cluster: Cluster, *words: str, given: str = "") -> Any:

@@ -76,3 +76,11 @@ def test_log_dirs_that_are_full_or_failed_and_damaged_records_are_no_health() ->
         "unhealthy: 1 with damaged records; log dir /b of broker 1 has failed; "
         "log dir /c of broker 2 is full (of 1 partition)"
     )
+
+
+def test_a_broker_that_does_not_answer_is_no_health() -> None:
+    """It may lead, and nobody elects another while its session with the registry lives."""
+    found = judge(metadata(FINE), {}, {}, [1, 3])
+    assert not found.is_healthy
+    assert found.unresponsive_brokers == [1, 3]
+    assert found.summary == "unhealthy: brokers that do not answer: 1, 3 (of 1 partition)"

@@ -38,7 +38,8 @@ SHOWN = 20
 def health(wait_ms: int, bootstrap: str, timeout_ms: int, as_json: bool) -> int:
     """Say which brokers are missing and which partitions are offline, under min ISR or under-replicated.
 
-    Log dirs that have failed or have no room are named, too, and partitions with records that cannot be read.
+    Brokers that do not answer are named, too, and log dirs that have failed or have no room, and partitions
+    with records that cannot be read.
 
     The exit code is 1 if there are any. With --wait a cluster that does not answer yet is waited for, too.
 
@@ -124,6 +125,7 @@ def document(found: Health) -> dict[str, Any]:
         "controller": found.controller,
         "brokers": found.brokers,
         "missing_brokers": found.missing_brokers,
+        "unresponsive_brokers": found.unresponsive_brokers,
         "partitions": found.partitions,
         "offline": _list(found.offline),
         "under_min_isr": _list(found.under_min_isr),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -45,15 +47,17 @@ def info(bootstrap: str, timeout_ms: int, as_json: bool) -> None:
 
 
 async def _describe(cluster: Cluster, deadline: Deadline) -> dict[str, Any]:
-    metadata = await cluster.refresh(None, deadline)
+    # As it was told: who does not answer what follows is no longer taken for the controller by `cluster`.
+    metadata = replace(await cluster.refresh(None, deadline))
     partitions = [part for topic in metadata.topics.values() for part in topic.partitions.values()]
-    brokers = []
-    for node in sorted(metadata.nodes.values(), key=lambda node: node.id):
-        try:
-            size: int | None = sum((await log_sizes(cluster, node.id, deadline)).values())
-        except KafkaError:
-            size = None  # it is listed, and has just gone
-        brokers.append(
+    nodes = [metadata.nodes[broker_id] for broker_id in sorted(metadata.nodes)]
+    sizes = await asyncio.gather(*(_size(cluster, node.id, deadline) for node in nodes))
+    return {
+        "id": metadata.cluster_id,
+        "controller": metadata.controller_id if metadata.controller_id in metadata.nodes else None,
+        "topics": sum(not topic.is_internal for topic in metadata.topics.values()),
+        "partitions": len(partitions),
+        "brokers": [
             {
                 "id": node.id,
                 "address": node.address,
@@ -63,14 +67,16 @@ async def _describe(cluster: Cluster, deadline: Deadline) -> dict[str, Any]:
                 "holds": sum(node.id in part.replicas for part in partitions),
                 "bytes": size,
             }
-        )
-    return {
-        "id": metadata.cluster_id,
-        "controller": metadata.controller_id if metadata.controller_id in metadata.nodes else None,
-        "topics": sum(not topic.is_internal for topic in metadata.topics.values()),
-        "partitions": len(partitions),
-        "brokers": brokers,
+            for node, size in zip(nodes, sizes, strict=True)
+        ],
     }
+
+
+async def _size(cluster: Cluster, broker_id: int, deadline: Deadline) -> int | None:
+    try:
+        return sum((await log_sizes(cluster, broker_id, deadline)).values())
+    except KafkaError:
+        return None  # it is listed, and has just gone, or does not answer
 
 
 def _or_none(number: int | None) -> str:

@@ -1,23 +1,23 @@
-"""What a cluster lacks: brokers, replicas in sync, leaders, room on disks, records that can be read."""
+"""What a cluster lacks: brokers that answer, replicas in sync, leaders, room on disks, readable records."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from millstream.client.cluster import Cluster
 from millstream.client.configs import topic_values
 from millstream.client.deadline import Deadline
 from millstream.client.metadata import Metadata, Partition
-from millstream.errors import KafkaError
+from millstream.errors import KafkaError, NetworkException, RequestTimedOut
 from millstream.model import TopicPartition
 from millstream.protocol.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
 
 MIN_IN_SYNC = "min.insync.replicas"
 
 DIRS_TIMEOUT_MS = 2000
-"""How long a broker is asked for its log dirs. One that does not answer lacks more than that."""
+"""How long a broker is asked for its log dirs. One that does not answer is said to be unresponsive."""
 
 Dirs = Mapping[int, Sequence[DescribeLogDirsResponse.DescribeLogDirsResult]]
 """The log dirs of brokers, as they describe them."""
@@ -43,11 +43,14 @@ class Health:
     """Log dirs, by broker, that have no room."""
     damaged: dict[TopicPartition, list[int]] = field(default_factory=dict)
     """Brokers whose replica of a partition has records that cannot be read."""
+    unresponsive_brokers: list[int] = field(default_factory=list)
+    """In the cluster, but they did not answer: what they lead may be neither written nor read."""
 
     @property
     def is_healthy(self) -> bool:
         return self.controller is not None and not (
             self.missing_brokers
+            or self.unresponsive_brokers
             or self.offline
             or self.under_min_isr
             or self.under_replicated
@@ -61,9 +64,13 @@ class Health:
         """One line for a person."""
         if self.is_healthy:
             return f"healthy: {_count(len(self.brokers), 'broker')}, {_count(self.partitions, 'partition')}"
+        missing, silent = (
+            ", ".join(map(str, ids)) for ids in (self.missing_brokers, self.unresponsive_brokers)
+        )
         found = [
             "no controller" if self.controller is None else "",
-            f"brokers missing: {', '.join(map(str, self.missing_brokers))}" if self.missing_brokers else "",
+            f"brokers missing: {missing}" if missing else "",
+            f"brokers that do not answer: {silent}" if silent else "",
             f"{len(self.offline)} offline" if self.offline else "",
             f"{len(self.under_min_isr)} under min ISR" if self.under_min_isr else "",
             f"{len(self.under_replicated)} under-replicated" if self.under_replicated else "",
@@ -76,32 +83,45 @@ class Health:
 
 async def examine(cluster: Cluster, deadline: Deadline) -> Health:
     """The cluster's health now."""
-    metadata = await cluster.refresh(None, deadline)
+    # As it was told: who does not answer what follows is no longer taken for the controller by `cluster`.
+    metadata = replace(await cluster.refresh(None, deadline))
     names = sorted(metadata.topics)
     values = await topic_values(cluster, names, MIN_IN_SYNC, deadline)
-    dirs = await _log_dirs(cluster, metadata, deadline)
-    return judge(metadata, {name: int(value or 1) for name, value in values.items()}, dirs)
+    dirs, unresponsive = await _log_dirs(cluster, metadata, deadline)
+    return judge(metadata, {name: int(value or 1) for name, value in values.items()}, dirs, unresponsive)
 
 
-async def _log_dirs(cluster: Cluster, metadata: Metadata, deadline: Deadline) -> Dirs:
-    """What the brokers say of their log dirs; nothing of those that do not answer, or not to everybody."""
+async def _log_dirs(cluster: Cluster, metadata: Metadata, deadline: Deadline) -> tuple[Dirs, list[int]]:
+    """What the brokers say of their log dirs, nothing of those that do not tell it, and who is silent."""
+    dirs: dict[int, Sequence[DescribeLogDirsResponse.DescribeLogDirsResult]] = {}
+    unresponsive: list[int] = []
 
-    async def ask(broker_id: int) -> DescribeLogDirsResponse | None:
+    async def ask(broker_id: int) -> None:
         request = DescribeLogDirsRequest(topics=[], wants_hindrances=True)
         try:
             within = deadline.sooner(DIRS_TIMEOUT_MS)
-            return await cluster.request(broker_id, request, DescribeLogDirsResponse, within)
+            answer = await cluster.request(broker_id, request, DescribeLogDirsResponse, within)
+            dirs[broker_id] = answer.results
+        except (NetworkException, RequestTimedOut):
+            unresponsive.append(broker_id)
         except KafkaError:
-            return None
+            pass  # it answers, and does not tell this to everybody
 
-    ids = sorted(metadata.nodes)
-    answers = await asyncio.gather(*map(ask, ids))
-    return {id_: answer.results for id_, answer in zip(ids, answers, strict=True) if answer is not None}
+    await asyncio.gather(*map(ask, metadata.nodes))
+    return dirs, sorted(unresponsive)
 
 
-def judge(metadata: Metadata, min_in_sync: Mapping[str, int], dirs: Dirs | None = None) -> Health:
-    """The health that metadata shows, given what min.insync.replicas is for each topic, and the log dirs."""
-    dirs = dirs or {}
+def judge(
+    metadata: Metadata,
+    min_in_sync: Mapping[str, int],
+    dirs: Dirs | None = None,
+    unresponsive: Sequence[int] = (),
+) -> Health:
+    """The health that metadata shows, given what min.insync.replicas is for each topic, and the log dirs.
+
+    `unresponsive` are brokers that did not answer.
+    """
+    dirs = dict(sorted((dirs or {}).items()))
     nodes = metadata.nodes
     total = 0
     mentioned: set[int] = set()
@@ -129,6 +149,7 @@ def judge(metadata: Metadata, min_in_sync: Mapping[str, int], dirs: Dirs | None 
         {id_: paths for id_ in dirs if (paths := [each.log_dir for each in dirs[id_] if each.error_code])},
         {id_: paths for id_ in dirs if (paths := [each.log_dir for each in dirs[id_] if each.is_full])},
         _damaged(dirs),
+        list(unresponsive),
     )
 
 

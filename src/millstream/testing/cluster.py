@@ -214,7 +214,7 @@ class Cluster:
             time.sleep(0.05)
 
     def wait_until_healthy(self, timeout_seconds: float | None = None) -> Health:
-        """Wait until every broker is there and every replica in sync."""
+        """Wait until every broker is there and answers, and every replica is in sync."""
         return self.wait_until(lambda health: health.is_healthy, timeout_seconds)
 
     def wait_for_brokers(self, brokers: set[int], timeout_seconds: float | None = None) -> None:
