@@ -77,6 +77,8 @@ def test_an_even_cluster_has_nothing_to_plan(millstream: CommandLine, tmp_path: 
     assert refused.code == 1
     assert "there is no broker 7" in refused.err
     assert millstream.run("reassign", "plan", "--brokers", "one").code == 2
+    twice = millstream.run("reassign", "plan", "--brokers", "1,1", "--replicas", "2", "--topic", "plan-a")
+    assert (twice.code, "2 replicas on 1 brokers" in twice.err) == (1, True)
     too_many = millstream.run("reassign", "plan", "--replicas", "2", "--topic", "plan-a")
     assert "Name more --brokers, or fewer --replicas" in too_many.err
     assert too_many.code == 1
@@ -86,6 +88,16 @@ def test_an_even_cluster_has_nothing_to_plan(millstream: CommandLine, tmp_path: 
     refused = millstream.run("reassign", "execute", str(bad), "--yes")
     assert refused.code == 1
     assert "is no plan" in refused.err
+
+
+def test_a_plan_for_topics_that_are_not_there_is_an_error(millstream: CommandLine) -> None:
+    """It was said that nothing has to be moved."""
+    millstream("topic", "create", "plan-b")
+    for words in (["plan"], ["plan", "--json"], ["execute", "--yes"]):
+        refused = millstream.run("reassign", *words, "--topic", "plan-no*", "--topic", "nosuch")
+        assert (refused.code, refused.out) == (1, b"")
+        assert "no topic matches plan-no*, nosuch" in refused.err
+    millstream("reassign", "plan", "--topic", "nosuch", "--topic", "plan-b")
 
 
 def test_an_unclean_election_needs_names_and_a_yes(millstream: CommandLine) -> None:

@@ -16,7 +16,7 @@ from millstream.client.deadline import Deadline
 from millstream.testing import Cluster
 from tests.cli.conftest import CommandLine
 from tests.cli.programs import COMMAND, start
-from tests.processes import until
+from tests.processes import free_port, until
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +58,18 @@ def test_a_broker_that_is_silent_is_named_and_may_be_the_controller(cluster: Clu
     finally:
         cluster[controller].resume()
     assert cluster.wait_until_healthy().unresponsive_brokers == []
+
+
+def test_the_doctor_takes_nobody_for_silent_beside_one_that_is(cluster: Cluster, tmp_path: Path) -> None:
+    """The first that was asked used up the time of the others."""
+    cluster[1].pause()
+    try:
+        words = ("--data", str(tmp_path), "--listen", f"127.0.0.1:{free_port()}", "-b", cluster[2].address)
+        found = json.loads(start("doctor", "--json", *words).communicate(timeout=60)[0])
+    finally:
+        cluster[1].resume()
+    bad = [check["found"] for check in found if check["state"] == "bad"]
+    assert [text.startswith(f"{cluster[1].address}: ") for text in bad] == [True], bad
 
 
 def reassign(cluster: Cluster, *words: str, given: str = "") -> Any:

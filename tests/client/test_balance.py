@@ -89,3 +89,10 @@ def test_the_number_of_replicas_may_change() -> None:
     assert Counter(replicas[0] for replicas in fewer.values()) == {1: 2, 2: 2, 3: 2}
     with pytest.raises(InvalidReplicationFactor):
         balanced(old, [1, 2], factor=3)
+
+
+def test_a_broker_that_is_named_twice_is_one() -> None:
+    placement = {TopicPartition("t", 0): [1]}
+    assert balanced(placement, [1, 1, 2], factor=2) == {TopicPartition("t", 0): [1, 2]}
+    with pytest.raises(InvalidReplicationFactor):
+        balanced(placement, [1, 1, 2], factor=3)

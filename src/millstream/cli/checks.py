@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import fcntl
 import os
@@ -21,6 +22,7 @@ from millstream.cli.output import human_bytes
 from millstream.cli.session import with_cluster
 from millstream.client.cluster import Cluster, parse_bootstrap
 from millstream.client.deadline import Deadline
+from millstream.client.metadata import Node
 from millstream.errors import MillstreamError
 from millstream.storage.names import LOCK_FILE
 
@@ -211,6 +213,16 @@ def clock_check(data: str) -> Check:
     return Check("clock", State.GOOD, found)
 
 
+async def _address_check(cluster: Cluster, node: Node) -> Check | None:
+    """What is wrong with the address of a broker; each has as long to answer as if it were the only one."""
+    try:
+        await cluster.connection(node.id, Deadline(REACH_TIMEOUT_MS))
+    except MillstreamError as error:
+        advice = "Set advertised.listeners to an address that clients can reach."
+        return Check("broker address", State.BAD, f"{node.address}: {error}", advice)
+    return None
+
+
 def broker_checks(bootstrap: str) -> list[Check]:
     """Whether a broker answers, how fast, and whether every partition has a leader."""
 
@@ -245,13 +257,8 @@ def broker_checks(bootstrap: str) -> list[Check]:
             checks.append(Check("partitions", State.NOTE, f"{found}, {lagging} not fully in sync", advice))
         else:
             checks.append(Check("partitions", State.GOOD, found))
-        for node in metadata.nodes.values():
-            try:
-                await cluster.connection(node.id, deadline)
-            except MillstreamError as error:
-                advice = "Set advertised.listeners to an address that clients can reach."
-                checks.append(Check("broker address", State.BAD, f"{node.address}: {error}", advice))
-        return checks
+        addresses = await asyncio.gather(*(_address_check(cluster, node) for node in metadata.nodes.values()))
+        return [*checks, *filter(None, addresses)]
 
     try:
         return with_cluster(bootstrap, REACH_TIMEOUT_MS, ask)

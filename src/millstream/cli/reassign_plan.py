@@ -15,6 +15,7 @@ from millstream.cli.session import with_cluster
 from millstream.client.balance import balanced
 from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
+from millstream.client.metadata import Metadata, Topic
 from millstream.client.replicas import list_reassignments
 from millstream.errors import InvalidReplicationFactor, MillstreamError
 from millstream.model import TopicPartition
@@ -25,11 +26,11 @@ Moves = dict[TopicPartition, tuple[tuple[int, ...], list[int]]]
 
 
 def broker_list(_: click.Context, __: click.Parameter, value: str | None) -> list[int] | None:
-    """An option such as `--brokers 1,2,3`."""
+    """An option such as `--brokers 1,2,3`. What is named twice is one broker."""
     if value is None:
         return None
     try:
-        return [int(number) for number in value.split(",")]
+        return list(dict.fromkeys(int(number) for number in value.split(",")))
     except ValueError:
         raise click.BadParameter(f"{value!r} is not a list of brokers: write 1,2,3") from None
 
@@ -108,9 +109,7 @@ async def make_plan(
         missing = ", ".join(str(broker) for broker in brokers if broker not in metadata.nodes)
         raise MillstreamError(f"there is no broker {missing}. See `millstream cluster info`")
     placement: dict[TopicPartition, tuple[int, ...]] = {}
-    for topic in metadata.topics.values():
-        if patterns and not any(fnmatch.fnmatchcase(topic.name, pattern) for pattern in patterns):
-            continue
+    for topic in _matching(metadata, patterns):
         for part in topic.partitions.values():
             partition = TopicPartition(topic.name, part.index)
             leaving = moving[partition].removing if partition in moving else ()
@@ -121,6 +120,20 @@ async def make_plan(
     except InvalidReplicationFactor as error:
         raise MillstreamError(f"{error.message}. Name more --brokers, or fewer --replicas") from None
     return {partition: (placement[partition], replicas) for partition, replicas in moves.items()}
+
+
+def _matching(metadata: Metadata, patterns: Sequence[str]) -> list[Topic]:
+    """The topics whose names match one of the patterns, all if there are none; an error if none does."""
+    if not patterns:
+        return list(metadata.topics.values())
+    found = [
+        topic
+        for topic in metadata.topics.values()
+        if any(fnmatch.fnmatchcase(topic.name, pattern) for pattern in patterns)
+    ]
+    if not found:
+        raise MillstreamError(f"no topic matches {', '.join(patterns)}. See `millstream topic list`")
+    return found
 
 
 def print_moves(moves: Moves) -> None:

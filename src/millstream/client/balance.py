@@ -23,7 +23,7 @@ class Balance:
         self, placement: Placement, brokers: Collection[int], racks: Mapping[int, str | None]
     ) -> None:
         self.placement = {partition: list(replicas) for partition, replicas in placement.items()}
-        self._brokers = sorted(brokers)
+        self._brokers = sorted(set(brokers))
         self._racks = {broker: racks.get(broker) or f"broker {broker}" for broker in self._brokers}
         self._topics: dict[str, list[TopicPartition]] = {}
         for partition in sorted(self.placement):
