@@ -151,7 +151,9 @@ def test_a_dir_that_is_put_back_with_what_nobody_copied_is_not_led_from(tmp_path
         await brokers.send("t", *[b"early"] * 10)
         await until_in_sync(brokers)
         for number in (2, 3):
-            await brokers[number].replicas._fetchers.stop()
+            fetchers = brokers[number].replicas._fetchers
+            assert fetchers is not None
+            await fetchers.stop()
         for _ in range(20):
             await brokers.produce(1, "t", *[b"to one"] * 10, acks=1)
         await brokers.stop(2, 3, 1)

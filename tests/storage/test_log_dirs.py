@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -164,12 +165,11 @@ def test_of_a_log_in_two_dirs_the_one_that_reaches_further_is_served(
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-@pytest.mark.parametrize("names", ["ab", "ba"])
+@pytest.mark.parametrize(("older", "newer"), [("a", "b"), ("b", "a")])
 def test_of_a_log_in_two_dirs_the_one_of_the_latest_leader_is_served_though_it_is_shorter(
-    world: World, names: str, is_clean: bool
+    world: World, older: str, newer: str, is_clean: bool
 ) -> None:
     """The other has what a leader before wrote and nobody copied, of which this one was cut off."""
-    older, newer = names
     store = world.store((older,))
     fill(store.create(PARTITION, TOPIC_ID, SMALL), 9)
     store.close(clean=is_clean)
@@ -300,3 +300,36 @@ def test_a_want_of_descriptors_or_memory_fails_no_dir(world: World, error: int) 
     assert log.flush() == 101
     store.close()
     assert Path(world.path, "a", ".kafka_cleanshutdown").exists()
+
+
+def test_the_folder_of_a_cluster_is_no_log_dir(world: World) -> None:
+    """`broker-1` has the name of a log: it was loaded as one, and set aside."""
+    world.store(("cluster/broker-1",)).close()
+    with pytest.raises(WrongLogDir, match=r"is the folder of a cluster, and .*/broker-1 .*--brokers N"):
+        world.store(("cluster",))
+    assert os.listdir(Path(world.path, "cluster")) == ["broker-1"]
+    world.store(("cluster/broker-1",)).close()
+
+
+def test_a_log_dir_within_a_log_dir_is_left_alone(world: World) -> None:
+    world.store(("a", "a/disk-2")).close()
+    inner = Path(world.path, "a", "disk-2")
+    partition = TopicPartition("disk", 2)
+    for _ in range(2):
+        before = sorted(os.listdir(inner))
+        store = world.store(("a",))
+        assert store.get(partition) is None
+        assert store.set_aside_strays([]) == []
+        with pytest.raises(KafkaStorageError, match="is a log dir itself"):
+            store.create(partition, TOPIC_ID, SMALL)
+        store.close()
+        assert sorted(os.listdir(inner)) == before
+
+
+def test_a_log_that_became_a_log_dir_is_not_set_aside(world: World) -> None:
+    inner = Path(world.path, "a", "disk-2")
+    inner.mkdir(parents=True)
+    store = world.store(("a", "a/disk-2"))
+    assert store.set_aside_strays([], lambda _: False) == [TopicPartition("disk", 2)]
+    assert (inner / "meta.properties").exists()
+    store.close()

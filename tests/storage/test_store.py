@@ -203,39 +203,6 @@ def test_what_is_not_a_log_is_left_alone(world: World) -> None:
     }
 
 
-def test_the_folder_of_a_cluster_is_no_log_dir(world: World) -> None:
-    """`broker-1` has the name of a log: it was loaded as one, and set aside."""
-    world.store(("cluster/broker-1",)).close()
-    with pytest.raises(WrongLogDir, match=r"is the folder of a cluster, and .*/broker-1 .*--brokers N"):
-        world.store(("cluster",))
-    assert os.listdir(Path(world.path, "cluster")) == ["broker-1"]
-    world.store(("cluster/broker-1",)).close()
-
-
-def test_a_log_dir_within_a_log_dir_is_left_alone(world: World) -> None:
-    world.store(("a", "a/disk-2")).close()
-    inner = Path(world.path, "a", "disk-2")
-    partition = TopicPartition("disk", 2)
-    for _ in range(2):
-        before = sorted(os.listdir(inner))
-        store = world.store(("a",))
-        assert store.get(partition) is None
-        assert store.set_aside_strays([]) == []
-        with pytest.raises(KafkaStorageError, match="is a log dir itself"):
-            store.create(partition, TOPIC_ID, SMALL)
-        store.close()
-        assert sorted(os.listdir(inner)) == before
-
-
-def test_a_log_that_became_a_log_dir_is_not_set_aside(world: World) -> None:
-    inner = Path(world.path, "a", "disk-2")
-    inner.mkdir(parents=True)
-    store = world.store(("a", "a/disk-2"))
-    assert store.set_aside_strays([], lambda _: False) == [TopicPartition("disk", 2)]
-    assert (inner / "meta.properties").exists()
-    store.close()
-
-
 def test_many_logs_are_closed_in_threads(world: World) -> None:
     store = world.store()
     for number in range(40):

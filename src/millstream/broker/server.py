@@ -438,7 +438,7 @@ class Broker:
             tuple(advertised),
             self.peer_listener,
             on_lost=self._session_lost,
-            on_joined=self.cluster_state.wake,
+            on_joined=self._joined_again,
         )
         await self.membership.join(
             self.store.dirs.kept_all,
@@ -454,6 +454,10 @@ class Broker:
         if self.membership is not None and not self.membership.was_clean:
             self.membership.answered_for()
             await asyncio.get_running_loop().run_in_executor(None, self.store.dirs.mark_boot)
+
+    def _joined_again(self) -> None:
+        self.controller.joined_again()
+        self.cluster_state.wake()
 
     def _session_lost(self) -> None:
         self.controller.session_lost()

@@ -62,6 +62,8 @@ class Controller:
         self.unclean_elections = Counter()
         self.term = self._new_term()
         self.requests = BrokerRequests(self)
+        self._is_member = True
+        """Whether its own broker is registered, as it is before `start`: a controller counts on it."""
         self._is_ready = False
         """Whether the picture has been read in this term."""
         self._is_unsure = False
@@ -106,7 +108,13 @@ class Controller:
 
     def session_lost(self) -> None:
         """Decide nothing more: somebody else may be the controller."""
+        self._is_member = False
         self._resign("the session with the registry is lost")
+
+    def joined_again(self) -> None:
+        """The broker is registered in a new session, and may seek the office."""
+        self._is_member = True
+        self._candidacy.wake()
 
     def _resign(self, reason: str) -> None:
         if self._office.is_held:
@@ -144,7 +152,7 @@ class Controller:
             if await self._office.is_kept():
                 return
             self._resign("the registry does not say so any more")
-        if not await self._office.take():
+        if not self._is_member or not await self._office.take():
             return
         log.info("this broker is the controller, in epoch %d", self.epoch)
         self.term.feed.close()
