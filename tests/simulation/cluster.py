@@ -477,7 +477,11 @@ class _Run:
         process.start(watch.run([(EVENTS, index) for index in range(PARTITIONS[EVENTS])]))
 
     def _start_operator(self) -> Operator | None:
-        """In half of the seeds somebody moves partitions about, those of the internal topics too."""
+        """In half of the seeds somebody moves partitions about, those of the internal topics too.
+
+        Whoever is in a hurry leaves two replicas for a moment. Where disks are lost as well, nobody is: if
+        one of the two has lost its disk and the other its power, only a person can say who is to lead.
+        """
         if self.random.random() < 0.5 and not self.setting.is_changeful:
             return None
         process = self._start("operator")
@@ -487,7 +491,7 @@ class _Run:
             numbers,
             lambda: [place for place, _ in self.view.states()],
             process.random,
-            is_hurried=self.setting.is_changeful,
+            is_hurried=self.setting.is_changeful and not self.setting.loses_disks,
         )
         process.start(operator.run(REPLICAS))
         self.programs.append(operator)
