@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from millstream.broker.editions import Editions
 from millstream.broker.server import Broker
 from millstream.config.broker import BrokerConfig
 from millstream.controller import tree
-from millstream.registry.contract import Node
+from millstream.registry.contract import Node, Unavailable
 from millstream.registry.memory import MemoryRegistry
 from millstream.storage.log_dir import LogDir
+from millstream.storage.meta_properties import encode_uuid
+from millstream.storage.store import Store
 from tests.cluster.brokers import Brokers, run, until
 
 
@@ -229,3 +233,49 @@ def test_a_broker_with_a_registry_of_its_own_is_started_again_and_again(tmp_path
         assert await start("a", "b", "c") == [False, False, False]
 
     asyncio.run(asyncio.wait_for(main(), 60))
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_broker_takes_part_only_if_the_registry_knows_in_which_dirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    """Else its old machine would be trusted."""
+
+    async def test(brokers: Brokers) -> None:
+        left = [Unavailable("the connection broke")] * failures
+        set_node = MemoryRegistry.set
+
+        async def fail(registry: MemoryRegistry, path: str, *rest: Any) -> int:
+            if path.startswith(tree.EDITIONS) and left:
+                raise left.pop()
+            return await set_node(registry, path, *rest)
+
+        await brokers.stop(1)
+        monkeypatch.setattr(MemoryRegistry, "set", fail)
+        if failures > 1:
+            with pytest.raises(Unavailable):
+                await brokers.start(1, log_dirs=str(tmp_path / "another machine's"))
+        await brokers.start(1, log_dirs=str(tmp_path / "another machine's"))
+        node = msgspec.json.decode((await editions(brokers, 1)).data, type=tree.EditionsNode)
+        meta = brokers[1].store.dirs[0].meta
+        assert meta is not None
+        assert node.last == [encode_uuid(meta.directory_id)]
+
+    run(test, tmp_path)
+
+
+def test_what_another_process_did_until_the_registration_was_free_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(brokers: Brokers) -> None:
+        answers = [True]  # as it was before the other one ended
+
+        async def compare(_: Editions, __: Store) -> bool:
+            return answers.pop() if answers else False
+
+        await brokers.stop(1)
+        monkeypatch.setattr(Editions, "compare", compare)
+        await brokers.start(1)
+        assert not (await registered(brokers, 1)).was_clean
+
+    run(test, tmp_path)

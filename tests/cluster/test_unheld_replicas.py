@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from millstream.broker import cluster_state
-from millstream.errors import EligibleLeadersNotAvailable
+from millstream.errors import EligibleLeadersNotAvailable, KafkaStorageError
 from millstream.model import TopicPartition
 from millstream.storage.os_disk import OsDisk
 from tests.cluster.brokers import Brokers, run, until
@@ -176,3 +176,40 @@ def test_partitions_that_are_deleted_or_moved_away_are_missed_no_more(tmp_path: 
         assert await brokers.send("moves", b"b") == 1
 
     run(test, tmp_path)
+
+
+@pytest.mark.parametrize("number", [CONTROLLER, BAD])
+def test_new_replicas_are_not_placed_on_a_broker_without_a_disk(tmp_path: Path, number: int) -> None:
+    """Unless there are too few others: then it copies them when it has one."""
+
+    async def test(brokers: Brokers) -> None:
+        await brokers.create("old", 3)
+        controller = brokers.controller.controller
+        assert controller.broker_id == CONTROLLER
+        break_dir(brokers, number)
+        await until(lambda: number in controller.term.picture.without_disks())
+        for name in "abc":
+            await brokers.create(name, 3, 1)
+            for index in range(3):
+                assert await brokers.send(name, b"taken", index=index) == 0
+        await controller.add_partitions("a", 6, None, validate_only=False)
+        assert number not in {brokers.leader_of("a", index) for index in range(6)}
+        await brokers.create("everywhere")
+        assert number not in brokers.isr_of("everywhere")
+        await brokers.send("everywhere", b"taken")
+        await brokers.stop(number)
+        await brokers.start(number)
+        await until(lambda: brokers.isr_of("everywhere") == [1, 2, 3])
+
+    run(test, tmp_path)
+
+
+def test_where_no_broker_has_a_disk_that_is_what_is_said(tmp_path: Path) -> None:
+    async def test(brokers: Brokers) -> None:
+        await brokers.create("old", replicas=1)
+        break_dir(brokers, 1)
+        await until(lambda: brokers.controller.controller.term.picture.without_disks() == {1})
+        with pytest.raises(KafkaStorageError):
+            await brokers.create("new", replicas=1)
+
+    run(test, tmp_path, count=1)

@@ -367,6 +367,7 @@ def test_new_partitions_are_answered_when_their_broker_knows_them(run: Run) -> N
         asking = asyncio.create_task(ask(broker, request, CreatePartitionsResponse))
         await cluster.until(lambda: len(picture.topic("t").partitions) == 3)
         office.session_lost()
+        office.joined_again()
         await asyncio.wait([asking], timeout=0.3)
         assert not asking.done()
         await state.start()

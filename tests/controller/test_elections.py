@@ -380,8 +380,9 @@ def test_no_move_leaves_fewer_in_sync_than_min_isr() -> None:
     back = begun(PartitionState([1, 2], [1, 2], 1, 5), [3, 4], live, rule)
     with pytest.raises(InvalidReplicaAssignment):
         cancelled(replace(back, isr=[1, 3], leader=3), {1, 3, 4}, rule)
-    with pytest.raises(InvalidReplicaAssignment):
-        begun(replace(back, isr=[1, 3], leader=3), [2, 4], live, rule)
+    another = begun(replace(back, isr=[1, 3], leader=3), [2, 4], live, rule)
+    assert (another.isr, another.adding, another.removing) == ([1, 3], [4], [1, 3])
+    assert finished(replace(another, isr=[1, 3, 2, 4]), live, rule).replicas == [2, 4]
     assert cancelled(replace(back, isr=[1]), {1}, rule).isr == [1]  # nobody in sync is let go of
 
 
@@ -396,6 +397,19 @@ def test_no_move_lets_go_of_those_that_left_a_too_small_isr() -> None:
         assert cancelled(moving, live, rule).replicas == [1, 2, 3]
         assert begun(needed, [1], live, rule).replicas == [1]  # that is what was asked for
         assert not is_moving(begun(needed, [1, 3], live, rule))  # it had nothing that counts
+
+
+def test_a_move_elsewhere_begins_though_one_that_was_being_added_is_needed_and_gone() -> None:
+    rule, live = Rules(min_isr=2), {1, 6, 7}
+    moving = begun(PartitionState([1, 2, 3], [1, 2, 3], 1, 5), [1, 4, 5], {1, 2, 3, 4, 5}, rule)
+    stuck = with_isr(with_isr(moving, [1, 4], rule), [1], rule)
+    assert stuck.eligible == [4]
+    with pytest.raises(InvalidReplicaAssignment):
+        cancelled(stuck, live, rule)
+    another = begun(stuck, [1, 6, 7], live, rule)
+    assert (another.adding, set(another.removing), another.eligible) == ([6, 7], {2, 3, 4}, [4])
+    assert finished(with_isr(another, [1, 6], rule), live, rule).removing == another.removing
+    assert finished(with_isr(another, [1, 6, 7], rule), live, rule).replicas == [1, 6, 7]
 
 
 def test_a_move_takes_the_place_of_another() -> None:

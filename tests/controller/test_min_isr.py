@@ -159,6 +159,7 @@ def test_a_leader_that_has_not_heard_of_a_larger_one_may_not_go_on_alone(
             await set_min_isr(cluster, "2")
             if is_next_term:  # one that knows nothing of what its predecessor told whom
                 office.session_lost()
+                office.joined_again()
                 await cluster.until(lambda: office.is_active)
             assert (await propose(cluster, leader, [leader])).error_code == OperationNotAttempted.code
             assert (decided(cluster).isr, decided(cluster).eligible) == ([leader, other], [])

@@ -120,6 +120,7 @@ async def new_term(cluster: Cluster) -> None:
     office = cluster.controller.controller
     epoch = office.epoch
     office.session_lost()
+    office.joined_again()
     await cluster.until(lambda: office.is_active and office.epoch > epoch)
 
 

@@ -43,11 +43,11 @@ match sys.argv.pop(1):
     case "before it registers":
         dies(Membership, "join", False)
     case "when it has registered":
-        dies(Editions, "begin", False)
+        dies(Editions, "_begin", False)
     case "when its dirs are written":
         dies(LogDirs, "begin_edition", True)
     case "when the registry is written":
-        dies(Editions, "begin", True)
+        dies(Editions, "_begin", True)
     case "when it has heard from the controller":
         dies(ClusterState, "start", True)
 sys.exit(run(sys.argv[1:]))

@@ -1,8 +1,8 @@
 """What the registry knows of the editions of a broker's log dirs (what they are for: storage/editions.py).
 
 Only the broker whose dirs they are reads and writes its node. It does so while it is registered, or has just
-been, and no other process of the same number is. What cannot be written is left for the next session, or the
-next start; that costs nothing but that other dirs are not found out until then.
+been, and no other process of the same number is. What cannot be written at a stop is left for the next start;
+that costs nothing but that a copy made since the last one is not found out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 import msgspec
 
 from millstream.controller import tree
-from millstream.registry.contract import NoNode, Registry, RegistryError
+from millstream.registry.contract import NoNode, Registry, RegistryError, Unavailable
 from millstream.storage.store import Store
 
 log = logging.getLogger(__name__)
@@ -28,16 +28,14 @@ class Editions:
         self._known = tree.EditionsNode({})
         self._written: tree.EditionsNode | None = None
         """What this process wrote last."""
-        self._is_there = False
 
     async def compare(self, store: Store) -> bool:
         """Before the broker registers: whether its dirs are those in which it worked last."""
         try:
             data = (await self._registry.get(self._path)).data
         except NoNode:
-            self._is_there = False
+            self._written = None
             return True  # the first start, or the first that knows of editions
-        self._is_there = True
         try:
             self._known = msgspec.json.decode(data, type=tree.EditionsNode)
         except ValueError as error:
@@ -48,22 +46,30 @@ class Editions:
         )
 
     async def go_on(self, store: Store) -> None:
-        """After the broker has registered: begin an edition, unless this process began the last."""
-        if not self._is_there or self._known != self._written:
-            await self.begin(store)
+        """After the broker has registered: begin an edition, unless this process began the last.
 
-    async def begin(self, store: Store) -> None:
-        """Before the broker takes part, and when it has stopped doing so: earlier copies are older ones."""
-        loop = asyncio.get_running_loop()
-        begun = await loop.run_in_executor(None, store.dirs.begin_edition, self._known.dirs)
-        self._known = tree.EditionsNode(self._known.dirs | begun, sorted(begun) or self._known.last)
-        data = tree.dump(self._known)
+        A broker that the registry does not know to work in its dirs must not: RegistryError.
+        """
+        if self._known == self._written:
+            return
         try:
-            if self._is_there:
-                await self._registry.set(self._path, data)
-            else:
-                await self._registry.create(self._path, data)
-                self._is_there = True
-            self._written = self._known
+            await self._begin(store)
+        except Unavailable:  # a connection broke; it is waited for another one
+            await self._begin(store)
+
+    async def end(self, store: Store) -> None:
+        """When the broker has stopped taking part, and all is written: copies made before are older ones."""
+        try:
+            await self._begin(store)
         except RegistryError as error:
             log.warning("the editions of the log dirs are not in the registry: %s", error)
+
+    async def _begin(self, store: Store) -> None:
+        loop = asyncio.get_running_loop()
+        begun = await loop.run_in_executor(None, store.dirs.begin_edition, self._known.dirs)
+        known = tree.EditionsNode(self._known.dirs | begun, sorted(begun) or self._known.last)
+        try:
+            await self._registry.set(self._path, tree.dump(known))
+        except NoNode:
+            await self._registry.create(self._path, tree.dump(known))
+        self._known = self._written = known

@@ -134,6 +134,11 @@ class Membership:
                 "give this one another node.id",
                 path,
             ) from error
+        if self.was_clean and not await self._are_dirs_current():
+            # Another process of this number worked on after it was asked, until it let the registration go.
+            await self._registry.delete(path)
+            await self._register()
+            return
         await self._on_registered()
         self.epoch = (await self._registry.get(path)).created
 

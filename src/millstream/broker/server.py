@@ -309,7 +309,7 @@ class Broker:
             await self.controller.stop()
         if self.membership is not None:
             if self._is_started and self._is_member:
-                await self.editions.begin(self.store)
+                await self.editions.end(self.store)
             await self.membership.leave()
         if hasattr(self, "controller"):
             await self.controller.give_up()

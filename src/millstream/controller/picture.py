@@ -147,6 +147,18 @@ class Picture:
         place = topic.topic_id, index
         return {id_ for id_, (damaged, full) in self.hindered.items() if place in damaged or place in full}
 
+    def without_disks(self) -> AbstractSet[int]:
+        """The brokers none of whose replicas can be served or written: new ones could not be, either."""
+        found = {id_: set(replicas) for id_, replicas in self.failed.items()}
+        for id_, hindered in self.hindered.items():
+            found.setdefault(id_, set()).update(hindered.full)
+        if found:
+            for topic, index, state in self.partitions():
+                for id_ in state.replicas:
+                    if id_ in found and (topic.topic_id, index) not in found[id_]:
+                        del found[id_]
+        return found.keys()
+
     def ends_for(self, topic: Topic, index: int) -> Ends:
         """Where the doubted replicas of a partition end, as far as brokers told since nobody leads it."""
         if not self.ends:

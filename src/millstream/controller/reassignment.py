@@ -48,14 +48,19 @@ def check_target(
 def begun(
     state: PartitionState, target: Sequence[int], candidates: AbstractSet[int], rules: Rules
 ) -> PartitionState:
-    """The state when a partition begins to move, also in place of another move."""
+    """The state when a partition begins to move, also in place of another move.
+
+    Those that were to be added by that one go at once. If too few would stay in sync, those that may be
+    needed go at the end, and belong to the partition until then as if they had before.
+    """
     base = original(state)
     adding = [each for each in target if each not in base]
     removing = [each for each in base if each not in target]
+    if _lets_go_of_too_many(state, [*target, *removing], rules):
+        removing += [each for each in _needed(state) if each not in target and each not in base]
     moved = replace(state, replicas=[*target, *removing], adding=adding, removing=removing)
     if not set(moved.replicas) & {*state.isr, *state.eligible}:
         raise InvalidReplicaAssignment("none of the replicas is in sync")
-    _check_enough(state, moved.replicas, rules)
     return _fencing(state, finished(_restricted(moved, candidates, rules), candidates, rules))
 
 
@@ -80,7 +85,10 @@ def cancelled(state: PartitionState, candidates: AbstractSet[int], rules: Rules)
     back = replace(state, replicas=original(state), adding=[], removing=[])
     if not set(back.replicas) & set(state.isr):
         raise InvalidReplicaAssignment("none of the replicas to go back to is in sync")
-    _check_enough(state, back.replicas, rules)
+    if _lets_go_of_too_many(state, back.replicas, rules):
+        raise InvalidReplicaAssignment(
+            "too few of the replicas to go back to are in sync: wait for them, or move it elsewhere"
+        )
     return _fencing(state, _restricted(back, candidates, rules))
 
 
@@ -95,19 +103,20 @@ def _fencing(before: PartitionState, after: PartitionState) -> PartitionState:
     return led_by(after, after.leader)
 
 
+def _needed(state: PartitionState) -> list[int]:
+    """Replicas that may hold what is acknowledged: of an ISR that fell below min.insync.replicas also those
+    that left it."""
+    return [*state.isr, *state.eligible, *state.doubted]
+
+
 def _lets_go_of_too_many(state: PartitionState, replicas: Sequence[int], rules: Rules) -> bool:
     """Whether replicas that may be needed would go, and fewer stay in sync than what is acknowledged must
-    be on. In an ISR that fell below min.insync.replicas, those that left it are needed too."""
-    needed = {*state.isr, *state.eligible, *state.doubted}
-    if needed <= set(replicas):
+    be on."""
+    needed = _needed(state)
+    if all(each in replicas for each in needed):
         return False
     staying = sum(each in replicas for each in state.isr)
     return staying < min(rules.min_isr, len(replicas), len(needed))
-
-
-def _check_enough(state: PartitionState, replicas: Sequence[int], rules: Rules) -> None:
-    if _lets_go_of_too_many(state, replicas, rules):
-        raise InvalidReplicaAssignment("too few of the replicas that would stay are in sync")
 
 
 def _restricted(state: PartitionState, candidates: AbstractSet[int], rules: Rules) -> PartitionState:

@@ -13,7 +13,7 @@ from millstream.cluster.metadata import PartitionState, Topic
 from millstream.config.broker import BrokerConfig, check_dynamic
 from millstream.config.log import check_topic_overrides
 from millstream.controller import tree
-from millstream.controller.elections import Rules, settled, with_isr
+from millstream.controller.elections import NOBODY, Rules, settled, with_isr
 from millstream.controller.feed import Feed
 from millstream.controller.ledger import Decision, Ledger
 from millstream.controller.picture import MIN_ISR, Picture
@@ -84,7 +84,7 @@ class TopicChanges:
         if wanted.name in picture.deleted and not validate_only:
             await self.finish_deletion(picture.deleted[wanted.name])
         check_topic_overrides(wanted.configs, config)
-        racks = self._racks()
+        racks = self._racks(is_placed=bool(wanted.assignment))
         topic = new_topic(
             wanted,
             self._new_id(),
@@ -107,21 +107,24 @@ class TopicChanges:
         log.info("created the topic %s with %d partitions", topic.name, len(topic.partitions))
         return topic
 
-    def _racks(self) -> dict[int, str | None]:
-        """The brokers that new replicas are placed on: those that follow already.
+    def _racks(self, *, is_placed: bool) -> dict[int, str | None]:
+        """The brokers that new replicas are placed on: those that follow already, and can make logs, unless
+        somebody else has placed them.
 
         A broker that starts must be able to tell the logs that it lost from those that it never had: all
         that is in the first state it hears of, and counts it as in sync, was there before it came.
         """
-        epochs = self._picture.epochs
-        return {
+        picture, epochs = self._picture, self._picture.epochs
+        found = {
             broker_id: rack
-            for broker_id, rack in self._picture.racks.items()
+            for broker_id, rack in picture.racks.items()
             if self._feed.has_applied(broker_id, epochs[broker_id])
         }
+        unfit = NOBODY if is_placed else picture.without_disks()
+        return {broker_id: rack for broker_id, rack in found.items() if broker_id not in unfit} or found
 
     def _absent(self, racks: Mapping[int, str | None]) -> dict[int, str | None]:
-        """The brokers that belong to the cluster and are away, about to stop, or have not heard of it yet."""
+        """The other brokers of the cluster: away, about to stop, without a disk, or not heard of it yet."""
         known = self._picture.seen_racks
         return {broker_id: rack for broker_id, rack in known.items() if broker_id not in racks}
 
@@ -134,7 +137,7 @@ class TopicChanges:
         What was made by then is found and taken when it is tried again.
         """
         topic = self._picture.topic(name)
-        racks = self._racks()
+        racks = self._racks(is_placed=assignments is not None)
         added = more_partitions(topic, total, assignments, racks, self._random, self._absent(racks))
         if validate_only:
             return
