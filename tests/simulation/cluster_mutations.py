@@ -121,14 +121,14 @@ MUTATIONS: dict[str, tuple[Mutation, str, dict[str, bool], int]] = {
     mutation.__name__: (mutation, favourite, chosen, first)
     for mutation, favourite, chosen, first in (
         (acknowledge_before_replication, "kill", {}, 0),
-        (ignore_epochs_on_truncation, "cut_off", {}, 2),
+        (ignore_epochs_on_truncation, "cut_off", {}, 7),
         (skip_fencing, "lose_connections", {}, 0),
         (forget_the_old_isr, "kill_beside_a_cut", {}, 0),
-        (refuse_half_batches, "kill", {"trims": True}, 8),
-        (delete_without_the_unheard, "delay", {"trims": True}, 49),
-        (tell_consumers_of_no_cut, "kill_beside_a_cut", {"unclean": True}, 16),
-        (propose_later_lives, "lose_disk_unheard", {"loses_disks": True}, 8),
-        (tell_ends_too_early, "kill_all", {"loses_disks": True}, 4),
+        (refuse_half_batches, "kill", {"trims": True}, 22),
+        (delete_without_the_unheard, "delay", {"trims": True}, 51),
+        (tell_consumers_of_no_cut, "kill_beside_a_cut", {"unclean": True}, 18),
+        (propose_later_lives, "lose_disk_unheard", {"loses_disks": True}, 9),
+        (tell_ends_too_early, "kill_all", {"loses_disks": True}, 6),
     )
 }
 """Each with the fault that brings it to light soonest, what a seed must not leave out for that, and the first
