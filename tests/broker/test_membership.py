@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -22,116 +23,88 @@ async def nothing() -> None:
     """Nobody begins anything."""
 
 
-def test_a_broker_comes_back_whatever_went_wrong_when_it_was_lost() -> None:
-    async def main() -> None:
-        registry = MemoryRegistry(MemoryTree())
-        await registry.start()
-        for root in tree.ROOTS:
-            await registry.create(root)
+class Member:
+    """A broker that is a member of a cluster in memory, and loses its session."""
 
-        def fail() -> None:
-            raise RuntimeError("a defect")
-
-        back = asyncio.Event()
-        membership = Membership(
-            registry,
+    def __init__(self, on_lost: Callable[[], None] = lambda: None) -> None:
+        self.registry = MemoryRegistry(MemoryTree())
+        self._back = asyncio.Event()
+        self.membership = Membership(
+            self.registry,
             BrokerConfig({"node.id": "1"}),
             SystemClock(),
             (Endpoint("PLAINTEXT", "localhost", 9092),),
             "PLAINTEXT",
-            on_lost=fail,
-            on_joined=back.set,
+            on_lost=on_lost,
+            on_joined=self._back.set,
         )
-        await membership.join(True, kept, nothing)
-        before = membership.epoch
-        registry.lose()
+
+    async def __aenter__(self) -> Member:
+        await self.registry.start()
+        for root in tree.ROOTS:
+            await self.registry.create(root)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.membership.leave()
+        await self.registry.close()
+
+    async def was_clean_after_a_loss(self) -> bool:
+        """What it says in the session that follows one that was lost."""
+        self._back.clear()
+        self.registry.lose()
         async with asyncio.timeout(10):
-            await back.wait()
-        assert membership.epoch > before
-        await membership.leave()
-        await registry.close()
+            await self._back.wait()
+        node = await self.registry.get(f"{tree.BROKERS}/1")
+        return msgspec.json.decode(node.data, type=tree.BrokerIdNode).was_clean
+
+
+def test_a_broker_comes_back_whatever_went_wrong_when_it_was_lost() -> None:
+    def fail() -> None:
+        raise RuntimeError("a defect")
+
+    async def main() -> None:
+        async with Member(on_lost=fail) as member:
+            await member.membership.join(True, kept, nothing)
+            before = member.membership.epoch
+            await member.was_clean_after_a_loss()
+            assert member.membership.epoch > before
 
     asyncio.run(main())
 
 
 def test_what_a_crash_may_have_cost_is_said_until_a_controller_has_heard_it() -> None:
     async def main() -> None:
-        registry = MemoryRegistry(MemoryTree())
-        await registry.start()
-        for root in tree.ROOTS:
-            await registry.create(root)
-        back = asyncio.Event()
-        membership = Membership(
-            registry,
-            BrokerConfig({"node.id": "1"}),
-            SystemClock(),
-            (Endpoint("PLAINTEXT", "localhost", 9092),),
-            "PLAINTEXT",
-            on_lost=lambda: None,
-            on_joined=back.set,
-        )
-
-        async def registered_after_a_loss() -> tree.BrokerIdNode:
-            back.clear()
-            registry.lose()
-            async with asyncio.timeout(10):
-                await back.wait()
-            node = await registry.get(f"{tree.BROKERS}/1")
-            return msgspec.json.decode(node.data, type=tree.BrokerIdNode)
-
-        await membership.join(False, kept, nothing)
-        assert not (await registered_after_a_loss()).was_clean
-        membership.answered_for()
-        assert (await registered_after_a_loss()).was_clean
-        await membership.leave()
-        await registry.close()
+        async with Member() as member:
+            await member.membership.join(False, kept, nothing)
+            assert not await member.was_clean_after_a_loss()
+            member.membership.answered_for()
+            assert await member.was_clean_after_a_loss()
 
     asyncio.run(main())
 
 
 def test_what_another_process_of_its_number_did_is_said_when_it_is_back() -> None:
     async def main() -> None:
-        registry = MemoryRegistry(MemoryTree())
-        await registry.start()
-        for root in tree.ROOTS:
-            await registry.create(root)
-        back = asyncio.Event()
-        membership = Membership(
-            registry,
-            BrokerConfig({"node.id": "1"}),
-            SystemClock(),
-            (Endpoint("PLAINTEXT", "localhost", 9092),),
-            "PLAINTEXT",
-            on_lost=lambda: None,
-            on_joined=back.set,
-        )
         are_current, seen = True, []
 
         async def compare() -> bool:
             return are_current
 
-        async def begin() -> None:
-            seen.append(membership.epoch)
+        async with Member() as member:
 
-        async def was_clean_after_a_loss() -> bool:
-            back.clear()
-            registry.lose()
-            async with asyncio.timeout(10):
-                await back.wait()
-            node = await registry.get(f"{tree.BROKERS}/1")
-            return msgspec.json.decode(node.data, type=tree.BrokerIdNode).was_clean
+            async def begin() -> None:
+                seen.append(member.membership.epoch)
 
-        await membership.join(True, compare, begin)
-        assert await was_clean_after_a_loss()
-        are_current = False
-        assert not await was_clean_after_a_loss()
-        are_current = True  # it has begun an edition since, and no controller has heard why
-        assert not await was_clean_after_a_loss()
-        membership.answered_for()
-        assert await was_clean_after_a_loss()
-        assert seen == [-1] * 5  # each time before it took part
-        await membership.leave()
-        await registry.close()
+            await member.membership.join(True, compare, begin)
+            assert await member.was_clean_after_a_loss()
+            are_current = False
+            assert not await member.was_clean_after_a_loss()
+            are_current = True  # it has begun an edition since, and no controller has heard why
+            assert not await member.was_clean_after_a_loss()
+            member.membership.answered_for()
+            assert await member.was_clean_after_a_loss()
+            assert seen == [-1] * 5  # each time before it took part
 
     asyncio.run(main())
 
