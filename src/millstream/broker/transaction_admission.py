@@ -315,7 +315,8 @@ def _seen(asked: asyncio.Task[Codes]) -> None:
 
 async def _code_of(partition: TopicPartition, asked: asyncio.Task[Codes]) -> None:
     """Wait for what was asked, with others; the error for one partition is raised."""
-    code = (await asyncio.shield(asked)).get(partition, CoordinatorNotAvailable.code)
+    await asyncio.wait([asked])
+    code = asked.result().get(partition, CoordinatorNotAvailable.code)
     if code:
         raise error_for(code)()
 

@@ -37,7 +37,7 @@ class Turns:
             raise self._refusal.again()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._queue.put_nowait((work, future))
-        return await asyncio.shield(future)
+        return await future
 
     async def _work(self) -> None:
         while True:
