@@ -65,7 +65,7 @@ def test_a_broker_comes_back_whatever_went_wrong_when_it_was_lost() -> None:
 
     async def main() -> None:
         async with Member(on_lost=fail) as member:
-            await member.membership.join(True, kept, nothing)
+            await member.membership.join(True, kept, nothing, nothing)
             before = member.membership.epoch
             await member.was_clean_after_a_loss()
             assert member.membership.epoch > before
@@ -76,7 +76,7 @@ def test_a_broker_comes_back_whatever_went_wrong_when_it_was_lost() -> None:
 def test_what_a_crash_may_have_cost_is_said_until_a_controller_has_heard_it() -> None:
     async def main() -> None:
         async with Member() as member:
-            await member.membership.join(False, kept, nothing)
+            await member.membership.join(False, kept, nothing, nothing)
             assert not await member.was_clean_after_a_loss()
             member.membership.answered_for()
             assert await member.was_clean_after_a_loss()
@@ -96,7 +96,7 @@ def test_what_another_process_of_its_number_did_is_said_when_it_is_back() -> Non
             async def begin() -> None:
                 seen.append(member.membership.epoch)
 
-            await member.membership.join(True, compare, begin)
+            await member.membership.join(True, compare, begin, nothing)
             assert await member.was_clean_after_a_loss()
             are_current = False
             assert not await member.was_clean_after_a_loss()
@@ -131,18 +131,18 @@ def test_a_number_that_another_broker_has_is_told_with_its_address(
             )
         for root in tree.ROOTS:
             await registries[0].create(root)
-        await memberships[0].join(True, kept, nothing)
+        await memberships[0].join(True, kept, nothing, nothing)
         with pytest.raises(NodeExists) as refused:
-            await memberships[1].join(True, kept, nothing)
+            await memberships[1].join(True, kept, nothing, nothing)
         told = "broker 2 is running already, at [::1]:9092: give this one another node.id"
         assert str(refused.value) == told
         (waiting,) = caplog.messages
         assert waiting.startswith("broker 2 is registered already, at [::1]:9092; waiting up to 2 s")
         await registries[0].set(f"{tree.BROKERS}/2", b"what nobody can read")
         with pytest.raises(NodeExists, match="broker 2 is running already: give this one another"):
-            await memberships[1].join(True, kept, nothing)
+            await memberships[1].join(True, kept, nothing, nothing)
         await memberships[0].leave()
-        await memberships[1].join(True, kept, nothing)
+        await memberships[1].join(True, kept, nothing, nothing)
         await memberships[1].leave()
         for registry in registries:
             await registry.close()
@@ -171,7 +171,7 @@ def test_a_killed_broker_starts_again_whatever_session_time_out_was_granted_to_i
             on_lost=lambda: None,
             on_joined=lambda: None,
         )
-        await membership.join(True, kept, nothing)
+        await membership.join(True, kept, nothing, nothing)
         await membership.leave()
         await registry.close()
 
@@ -198,7 +198,7 @@ def test_a_broker_that_leaves_takes_nobody_elses_registration_away() -> None:
             on_lost=lost.set,
             on_joined=lambda: None,
         )
-        await membership.join(True, kept, nothing)
+        await membership.join(True, kept, nothing, nothing)
         path = f"{tree.BROKERS}/1"
         mine.lose()
         await other.create(path, b"{}", ephemeral=True)

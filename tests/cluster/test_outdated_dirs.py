@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,10 @@ async def registered(brokers: Brokers, number: int) -> tree.BrokerIdNode:
 
 async def editions(brokers: Brokers, number: int) -> Node:
     return await brokers.registries[number].get(f"{tree.EDITIONS}/{number}")
+
+
+async def known_editions(brokers: Brokers, number: int) -> tree.EditionsNode:
+    return msgspec.json.decode((await editions(brokers, number)).data, type=tree.EditionsNode)
 
 
 async def lose_session(brokers: Brokers) -> None:
@@ -96,7 +102,7 @@ def test_a_broker_that_was_cut_off_while_another_machine_had_its_number_does_not
         assert not (await registered(brokers, 1)).was_clean
         await brokers.start(2, 3)
         await check_all_there(brokers, 110)
-        node = msgspec.json.decode((await editions(brokers, 1)).data, type=tree.EditionsNode)
+        node = await known_editions(brokers, 1)
         assert len(node.dirs) == 2
         assert [node.dirs[each] for each in node.last] == [old.store.dirs[0].edition]
         await lose_session(brokers)  # once more, and nobody else came
@@ -104,6 +110,12 @@ def test_a_broker_that_was_cut_off_while_another_machine_had_its_number_does_not
         assert (tmp_path / "1" / ".millstream_boot").exists()
 
     run(test, tmp_path)
+
+
+def directory_id(broker: Broker) -> str:
+    meta = broker.store.dirs[0].meta
+    assert meta is not None
+    return encode_uuid(meta.directory_id)
 
 
 def cut_off(registry: MemoryRegistry) -> asyncio.Event:
@@ -206,7 +218,7 @@ def test_editions_that_the_registry_lost_are_written_again_with_the_next_session
                 await brokers.registries[1].delete(path)
             await lose_session(brokers)
             assert (await registered(brokers, 1)).was_clean
-            node = msgspec.json.decode((await editions(brokers, 1)).data, type=tree.EditionsNode)
+            node = await known_editions(brokers, 1)
             assert node.dirs == {node.last[0]: brokers[1].store.dirs[0].edition}
 
     run(test, tmp_path, count=1)
@@ -256,10 +268,7 @@ def test_a_broker_takes_part_only_if_the_registry_knows_in_which_dirs(
             with pytest.raises(Unavailable):
                 await brokers.start(1, log_dirs=str(tmp_path / "another machine's"))
         await brokers.start(1, log_dirs=str(tmp_path / "another machine's"))
-        node = msgspec.json.decode((await editions(brokers, 1)).data, type=tree.EditionsNode)
-        meta = brokers[1].store.dirs[0].meta
-        assert meta is not None
-        assert node.last == [encode_uuid(meta.directory_id)]
+        assert (await known_editions(brokers, 1)).last == [directory_id(brokers[1])]
 
     run(test, tmp_path)
 
@@ -277,5 +286,80 @@ def test_what_another_process_did_until_the_registration_was_free_counts(
         monkeypatch.setattr(Editions, "compare", compare)
         await brokers.start(1)
         assert not (await registered(brokers, 1)).was_clean
+
+    run(test, tmp_path)
+
+
+def test_a_copy_of_the_dirs_that_waits_until_the_registration_is_free_begins_a_later_edition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if what it copied ended just when it was about to register: else that would be trusted later."""
+
+    async def test(brokers: Brokers) -> None:
+        await brokers.create("t", min_insync_replicas="2")
+        await brokers.send("t", *[b"early"] * 10)
+        await until_in_sync(brokers)
+        await brokers.stop(1)
+        shutil.copytree(tmp_path / "1", tmp_path / "copy")
+        await brokers.start(1)
+        await until_in_sync(brokers)
+        original = [brokers.running.pop(1)]
+        create_node = MemoryRegistry.create
+
+        async def create(registry: MemoryRegistry, path: str, *rest: Any, **options: Any) -> None:
+            if path == f"{tree.BROKERS}/1" and original:
+                await original.pop().stop()
+            await create_node(registry, path, *rest, **options)
+
+        monkeypatch.setattr(MemoryRegistry, "create", create)
+        await brokers.start(1, log_dirs=str(tmp_path / "copy"))
+        await until_in_sync(brokers)
+        await brokers.send("t", *[b"late"] * 100)
+        await brokers.stop(2, 3)
+        with monkeypatch.context() as killed:
+            killed.setattr(Editions, "end", lambda *_: asyncio.sleep(0))
+            await brokers.stop(1)
+        await brokers.start(1)
+        assert not (await registered(brokers, 1)).was_clean
+        await brokers.start(2, 3)
+        await check_all_there(brokers, 110)
+
+    run(test, tmp_path)
+
+
+def test_a_stop_that_outlasts_its_session_does_not_speak_for_another_machine_of_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(brokers: Brokers) -> None:
+        await brokers.create("t", min_insync_replicas="2")
+        await brokers.send("t", *[b"early"] * 10)
+        await until_in_sync(brokers)
+        old, registry = brokers.running.pop(1), brokers.registries[1]
+        hangs, works = threading.Event(), threading.Event()
+        write_edition = LogDir.write_edition
+
+        def write(folder: LogDir, number: int) -> None:
+            if folder is old.store.dirs[0]:
+                hangs.set()
+                works.wait(30)
+            write_edition(folder, number)
+
+        monkeypatch.setattr(LogDir, "write_edition", write)
+        stopping = asyncio.ensure_future(old.stop())
+        assert await asyncio.to_thread(hangs.wait, 30)
+        mended = cut_off(registry)
+        await brokers.start(1, log_dirs=str(tmp_path / "another machine's"))
+        await until_in_sync(brokers)
+        mended.set()
+        await asyncio.sleep(0.3)  # time enough to begin another session
+        works.set()
+        await stopping
+        assert (await known_editions(brokers, 1)).last == [directory_id(brokers[1])]
+        await brokers.send("t", *[b"late"] * 100)
+        await brokers.stop(2, 3, 1)
+        await brokers.start(1)
+        assert not (await registered(brokers, 1)).was_clean
+        await brokers.start(2, 3)
+        await check_all_there(brokers, 110)
 
     run(test, tmp_path)

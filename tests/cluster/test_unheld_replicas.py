@@ -24,7 +24,7 @@ class FullDisk(OsDisk):
         self.refusals = 0
 
     def makedirs(self, path: str) -> None:
-        if self.is_full:
+        if self.is_full and not self.exists(path):
             self.refusals += 1
             raise OSError(errno.ENOSPC, "no space left")
         super().makedirs(path)
@@ -69,9 +69,13 @@ async def filled(brokers: Brokers) -> FullDisk:
     disk = brokers.disks[BAD] = FullDisk()
     await brokers.start(BAD)
     assert brokers.controller is brokers[CONTROLLER]
+    fill(brokers, disk)
+    return disk
+
+
+def fill(brokers: Brokers, disk: FullDisk) -> None:
     disk.is_full = True
     brokers[BAD].store.dirs[0].has_room = lambda: not disk.is_full  # type: ignore[method-assign]
-    return disk
 
 
 def break_dir(brokers: Brokers, number: int = BAD) -> None:
@@ -101,11 +105,18 @@ def test_others_lead_new_partitions_of_a_broker_whose_disk_is_full_until_it_has_
     run(test, tmp_path)
 
 
-def test_a_new_partition_that_nobody_else_has_is_offline_until_there_is_room(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_new_partition_that_nobody_else_has_is_offline_until_there_is_room(
+    tmp_path: Path, is_restarted: bool
+) -> None:
     async def test(brokers: Brokers) -> None:
         disk = await filled(brokers)
         await brokers.place("t", {0: [BAD]}, {})
         await until(lambda: brokers.leader_of("t") == -1)
+        if is_restarted:
+            await brokers.stop(BAD)
+            await brokers.start(BAD)
+            fill(brokers, disk)
         refused = disk.refusals
         await until(lambda: disk.refusals > refused)  # it is tried again
         assert brokers.leader_of("t") == -1

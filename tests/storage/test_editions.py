@@ -293,3 +293,16 @@ def test_where_the_disk_is_full_nothing_is_claimed(broker: Broker, monkeypatch: 
         broker.kill()
     assert broker.start().dirs.kept_all
     broker.kill()
+
+
+def test_a_dir_of_an_old_version_that_has_no_id_is_given_one_that_lasts(tmp_path: Path) -> None:
+    meta = tmp_path / "one" / "meta.properties"
+    meta.parent.mkdir()
+    meta.write_text("#\nversion=0\ncluster.id=\nbroker.id=0\n")
+    broker = Broker(tmp_path / "one")
+    for _ in range(3):
+        store = broker.start()
+        assert outdated(store) == [False]
+        broker.stop()
+    assert broker.last == list(broker.known)
+    assert meta.read_text() == f"#\nversion=0\ncluster.id=\nbroker.id=0\ndirectory.id={broker.last[0]}\n"

@@ -280,6 +280,25 @@ def test_a_dir_whose_fsync_failed_has_not_kept_all_though_the_machine_runs_on(wo
     store.close()
 
 
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EMFILE, errno.EIO])
+def test_a_dir_without_room_for_the_mark_of_the_boot_is_served(world: World, error: int) -> None:
+    """Something else filled the disk while the machine started anew."""
+    world.disk = disk = DirTrouble()
+    world.store(boot_id="x").close()
+    disk.below, disk.errno = f"{world.path}/a/", error
+    if error == errno.EIO:
+        with pytest.raises(NoLogDir):
+            world.store(boot_id="y")
+        return
+    store = world.store(boot_id="y")
+    disk.below = ""
+    assert store.dirs.kept_all
+    store.close(clean=False)
+    store = world.store(boot_id="y")
+    assert not store.dirs.kept_all  # nobody knows that the machine ran on since
+    store.close()
+
+
 @pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
 def test_a_want_of_descriptors_or_memory_fails_no_dir(world: World, error: int) -> None:
     world.disk = disk = DirTrouble()

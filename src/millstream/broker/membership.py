@@ -56,6 +56,7 @@ class Membership:
         self._is_member = False
         self._are_dirs_current: Callable[[], Awaitable[bool]]
         self._on_registered: Callable[[], Awaitable[None]]
+        self._on_leaving: Callable[[], Awaitable[None]]
         self._task: asyncio.Task[None] | None = None
         self.epoch = -1
         """The number of the registration that holds; -1 while there is none."""
@@ -67,17 +68,20 @@ class Membership:
         kept_all: bool,
         are_dirs_current: Callable[[], Awaitable[bool]],
         on_registered: Callable[[], Awaitable[None]],
+        on_leaving: Callable[[], Awaitable[None]],
     ) -> None:
         """Tell the cluster under which addresses this broker is reached, now and in every new session.
 
         `kept_all` says whether all that this broker wrote before its last stop is still there,
         `are_dirs_current` whether it worked in its log dirs last. That is asked each time before it
         registers: another process of its number may have stopped meanwhile. `on_registered` is waited for
-        before it takes part.
+        before it takes part, `on_leaving` while it is still registered, in the session that it has: no other
+        process can have its number then.
         """
         self.was_clean = kept_all
         self._are_dirs_current = are_dirs_current
         self._on_registered = on_registered
+        self._on_leaving = on_leaving
         await self._register()
         self._is_member = True
         self._registry.on_session_lost = self._lost
@@ -98,6 +102,7 @@ class Membership:
             self._is_member = False
             if self.epoch < 0 or self._clock.monotonic() >= self._registry.session_deadline():
                 return  # there is no registration, or it is not this process's, or ends with the session
+            await self._on_leaving()
             try:
                 await self._registry.delete(self._path)
             except RegistryError as error:
@@ -134,8 +139,10 @@ class Membership:
                 "give this one another node.id",
                 path,
             ) from error
-        if self.was_clean and not await self._are_dirs_current():
-            # Another process of this number worked on after it was asked, until it let the registration go.
+        # Another process of this number may have worked on after it was asked, until it let the registration
+        # go. That is heard of in any case: what is begun next is to come after all that the other one began.
+        are_current = await self._are_dirs_current()
+        if self.was_clean and not are_current:
             await self._registry.delete(path)
             await self._register()
             return

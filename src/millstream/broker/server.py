@@ -308,8 +308,6 @@ class Broker:
         if hasattr(self, "controller"):
             await self.controller.stop()
         if self.membership is not None:
-            if self._is_started and self._is_member:
-                await self.editions.end(self.store)
             await self.membership.leave()
         if hasattr(self, "controller"):
             await self.controller.give_up()
@@ -444,6 +442,7 @@ class Broker:
             self.store.dirs.kept_all,
             are_dirs_current=lambda: self.editions.compare(self.store),
             on_registered=lambda: self.editions.go_on(self.store),
+            on_leaving=self._end_edition,
         )
 
     async def answered_for(self) -> None:
@@ -454,6 +453,10 @@ class Broker:
         if self.membership is not None and not self.membership.was_clean:
             self.membership.answered_for()
             await asyncio.get_running_loop().run_in_executor(None, self.store.dirs.mark_boot)
+
+    async def _end_edition(self) -> None:
+        if self._is_started:
+            await self.editions.end(self.store)
 
     def _joined_again(self) -> None:
         self.controller.joined_again()

@@ -303,7 +303,7 @@ class Replicas:
             if is_new or store.may_create_missing:
                 return store.create(name, topic_id, config, is_copy=is_copy)
         except KafkaStorageError as error:
-            if is_new:
+            if is_new or store.may_create_missing:
                 raise
             return store.absent(name, config, error.message)
         return store.absent(name, config)

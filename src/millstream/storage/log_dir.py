@@ -24,9 +24,9 @@ from millstream.errors import MillstreamError
 from millstream.model import CLUSTER_METADATA, TopicPartition
 from millstream.storage import checkpoints, names
 from millstream.storage.disk import Disk, Lock
-from millstream.storage.files import fsync_file, write_file
+from millstream.storage.files import fsync_file, is_temporary, write_file
 from millstream.storage.log_list import LogList
-from millstream.storage.meta_properties import MetaProperties, OtherDir, WrongLogDir
+from millstream.storage.meta_properties import MetaProperties, OtherDir, WrongLogDir, encode_uuid
 from millstream.storage.transaction_checkpoint import (
     TRANSACTION_INDEXES,
     KnownIndexes,
@@ -105,8 +105,12 @@ class LogDir:
                 f"another process works in {self.path}: stop it, or give this broker its own data folder"
             ) from error
         if disk.exists(meta_path):
-            self.meta = MetaProperties.parse(disk.read_file(meta_path), meta_path, new_directory_id)
+            data = disk.read_file(meta_path)
+            self.meta = MetaProperties.parse(data, meta_path, new_directory_id)
             self.meta.check(self.path, cluster_id, node_id)
+            if self.meta.directory_id == new_directory_id:  # an old file, without one
+                line = f"\ndirectory.id={encode_uuid(new_directory_id)}\n"
+                self._write_if_there_is_room(names.META_FILE, data.rstrip() + line.encode())
         else:
             self._sync_names_above()
             self.meta = MetaProperties(cluster_id, node_id, new_directory_id, is_new=True)
@@ -172,8 +176,20 @@ class LogDir:
         found = self._disk.read_file(path).decode(errors="replace") if self._disk.exists(path) else ""
         self._boot_id, self._marked_boot = boot_id, found
         self.kept_all = self.was_clean or (found == boot_id != "")
-        if self.kept_all:
-            self.mark_boot()
+        is_to_mark = self.kept_all and boot_id and found != boot_id
+        if is_to_mark and self._write_if_there_is_room(names.BOOT_FILE, boot_id.encode()):
+            self._marked_boot = boot_id
+
+    def _write_if_there_is_room(self, name: str, data: bytes) -> bool:
+        """Write down what the next start would be better off with, though it can do without."""
+        try:
+            self._disk.replace_file(f"{self.path}/{name}", data)
+        except OSError as error:
+            if not is_temporary(error):
+                raise
+            log.warning("%s/%s could not be written: %s", self.path, name, error)
+            return False
+        return True
 
     def mark_boot(self) -> None:
         """From now on whoever starts in this boot finds all that was written, as far as this dir kept it."""
