@@ -42,18 +42,21 @@ class Broker:
         store.open()
         store.dirs.compare_editions(self.known, self.last)
         if stage != "compared":
-            begun = store.dirs.begin_edition(self.known)
+            begun = self.begin()
             if stage != "begun":
                 self.write(begun)
                 store.accept_new_dirs()
                 store.dirs.mark_boot()
         return store
 
+    def begin(self) -> dict[str, int]:
+        return self.store.dirs.begin_edition(self.known, SystemClock().now_ms())
+
     def kill(self) -> None:
         self.store.close(clean=False)
 
     def stop(self) -> None:
-        self.write(self.store.dirs.begin_edition(self.known))
+        self.write(self.begin())
         self.store.close()
 
     def write(self, begun: dict[str, int]) -> None:
@@ -227,7 +230,7 @@ def test_while_it_runs_a_broker_finds_that_another_has_its_number_each_time(
             assert not store.dirs.compare_editions(other.known, other.last)
         assert caplog.text.count(f"the log dir {broker.dirs[0]} was away") == times
         broker.known = other.known
-        broker.write(store.dirs.begin_edition(broker.known))
+        broker.write(broker.begin())
     assert store.dirs.compare_editions(broker.known, broker.last)
     broker.stop()
 
@@ -306,3 +309,20 @@ def test_a_dir_of_an_old_version_that_has_no_id_is_given_one_that_lasts(tmp_path
         broker.stop()
     assert broker.last == list(broker.known)
     assert meta.read_text() == f"#\nversion=0\ncluster.id=\nbroker.id=0\ndirectory.id={broker.last[0]}\n"
+
+
+def test_a_dir_whose_last_stop_the_registry_did_not_hear_of_is_outdated_if_a_copy_worked_since(
+    tmp_path: Path,
+) -> None:
+    one, copy = tmp_path / "one", tmp_path / "copy"
+    broker = Broker(one)
+    broker.start()
+    shutil.copytree(one, copy)  # while it works
+    broker.begin()
+    broker.store.close()
+    broker.dirs = (copy,)
+    broker.start()
+    broker.kill()
+    broker.dirs = (one,)
+    assert outdated(broker.start()) == [True]
+    broker.stop()

@@ -12,6 +12,7 @@ import logging
 
 import msgspec
 
+from millstream.clock import Clock
 from millstream.controller import tree
 from millstream.registry.contract import NoNode, Registry, RegistryError, Unavailable
 from millstream.storage.store import Store
@@ -22,8 +23,9 @@ log = logging.getLogger(__name__)
 class Editions:
     """The editions of one broker's log dirs."""
 
-    def __init__(self, registry: Registry, broker_id: int) -> None:
+    def __init__(self, registry: Registry, broker_id: int, clock: Clock) -> None:
         self._registry = registry
+        self._clock = clock
         self._path = f"{tree.EDITIONS}/{broker_id}"
         self._known = tree.EditionsNode({})
         self._written: tree.EditionsNode | None = None
@@ -66,7 +68,9 @@ class Editions:
 
     async def _begin(self, store: Store) -> None:
         loop = asyncio.get_running_loop()
-        begun = await loop.run_in_executor(None, store.dirs.begin_edition, self._known.dirs)
+        begun = await loop.run_in_executor(
+            None, store.dirs.begin_edition, self._known.dirs, self._clock.now_ms()
+        )
         known = tree.EditionsNode(self._known.dirs | begun, sorted(begun) or self._known.last)
         try:
             await self._registry.set(self._path, tree.dump(known))

@@ -168,7 +168,7 @@ class Broker:
         self.controller: Controller
         self.peers: Peers
         self.membership: Membership | None = None
-        self.editions = Editions(self.registry, config.node_id)
+        self.editions = Editions(self.registry, config.node_id, self.clock)
         self.cluster_state = ClusterState(self)
         self.controller_link = ControllerLink(self)
         self.producer_ids: ProducerIds

@@ -4,6 +4,8 @@ Every dir holds the number of its edition, and so does the cluster's registry, f
 edition begins at every start, before the broker takes part in anything, and at every clean stop: first in the
 dir, durably, and only then in the registry. So the dir is never behind the registry, whenever the process is
 killed; one that is behind is not the dir in which the broker worked last, and lacks what was written since.
+Numbers are times where clocks allow it: what a dir began without the registry's knowledge is below what a copy
+of it begins later.
 
 The registry also has the directory ids of those that the last edition was begun with. A dir that is not among
 them was away when the broker worked without it, on another machine or with its other dirs, and lacks what was
@@ -61,7 +63,7 @@ def _fault(folder: LogDir, directory_id: str, known: Mapping[str, int], last: Co
     return ""
 
 
-def begin(dirs: Iterable[LogDir], known: Mapping[str, int], on_error: OnError) -> dict[str, int]:
+def begin(dirs: Iterable[LogDir], known: Mapping[str, int], now_ms: int, on_error: OnError) -> dict[str, int]:
     """A new edition of each dir; those that are in use, which the registry may know from now on.
 
     One that has no room for it keeps the number that it had.
@@ -70,8 +72,8 @@ def begin(dirs: Iterable[LogDir], known: Mapping[str, int], on_error: OnError) -
     for directory_id, folder in _usable(dirs):
         number = max(folder.edition, known.get(directory_id, 0))
         try:
-            folder.write_edition(number + 1)
-            number += 1
+            folder.write_edition(max(number + 1, now_ms))
+            number = folder.edition
         except OSError as error:
             on_error(folder, error)
         if not folder.has_failed:

@@ -80,9 +80,9 @@ class LogDirs:
         """Whether the broker has worked in these dirs last, by what the cluster knows of them."""
         return editions.compare(self._dirs, known, last, self.not_written)
 
-    def begin_edition(self, known: Mapping[str, int]) -> dict[str, int]:
+    def begin_edition(self, known: Mapping[str, int], now_ms: int) -> dict[str, int]:
         """A new edition of every dir that is in use, by directory id."""
-        return editions.begin(self._dirs, known, self.not_written)
+        return editions.begin(self._dirs, known, now_ms, self.not_written)
 
     # Which were there before
 
