@@ -4,8 +4,8 @@ Every dir holds the number of its edition, and so does the cluster's registry, f
 edition begins at every start, before the broker takes part in anything, and at every clean stop: first in the
 dir, durably, and only then in the registry. So the dir is never behind the registry, whenever the process is
 killed; one that is behind is not the dir in which the broker worked last, and lacks what was written since.
-Numbers are times where clocks allow it: what a dir began without the registry's knowledge is below what a copy
-of it begins later.
+Numbers are times where clocks allow it: what a dir began without the registry's knowledge is below what a
+copy of it begins later.
 
 The registry also has the directory ids of those that the last edition was begun with. A dir that is not among
 them was away when the broker worked without it, on another machine or with its other dirs, and lacks what was
