@@ -18,6 +18,7 @@ from millstream.errors import (
     IllegalGeneration,
     InvalidProducerEpoch,
     InvalidTxnState,
+    OutOfOrderSequenceNumber,
     ProducerFenced,
     RebalanceInProgress,
     TransactionAbortable,
@@ -89,6 +90,10 @@ class TransactionalProducer:
         self._now_ms = now_ms
         self._count = 0
         self._sequences: dict[Place, int] = {}
+        self._ends: dict[Place, int] = {}
+        self.are_deleted: Callable[[Place, int], bool] = lambda _, __: False
+        """Whether the records of a partition below an offset may be gone: a new leader does not know then
+        who wrote them, and takes no batch but a first one."""
         self._added: set[object] = set()
         self.transaction: Transaction | None = None
 
@@ -156,11 +161,16 @@ class TransactionalProducer:
             except OSError:
                 await self._again()
                 continue
-            code = answer.responses[0].partition_responses[0].error_code
+            found = answer.responses[0].partition_responses[0]
+            code = found.error_code
             if code in (0, DuplicateSequenceNumber.code):
                 self._sequences[place] = sequence + len(values)
+                self._ends[place] = found.base_offset + len(values)
                 return
             self.brokers.forget_leader(*place)
+            if code == OutOfOrderSequenceNumber.code and self.are_deleted(place, self._ends.get(place, 0)):
+                self._log(f"is not known to the leader of {place} any more")
+                raise Abortable(OutOfOrderSequenceNumber.__name__)
             self._expect(code, f"writing to {place}", ABORTABLE)
             await self._wait()
 

@@ -120,6 +120,9 @@ class TrimmedTopic:
         transactional = TransactionalProducer(
             "trim", "trim", brokers, self.ledger, process.random, process.clock.now_ms, version=NEW
         )
+        transactional.are_deleted = lambda place, end: (
+            self.retention_bytes >= 0 or self.history.trimmed(place[1]) >= end
+        )
         self._work(process, writer := Writer(transactional), writer.run())
         process, brokers = self._client("trimmer")
         self.trimmer = ClusterTrimmer(
