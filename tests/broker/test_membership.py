@@ -109,6 +109,24 @@ def test_what_another_process_of_its_number_did_is_said_when_it_is_back() -> Non
     asyncio.run(main())
 
 
+def test_what_another_process_of_its_number_began_is_asked_for_again_once_it_is_registered() -> None:
+    """Also by one that says already that it may lack something: what it begins next is to come after that."""
+
+    async def main() -> None:
+        asked: list[bool] = []
+
+        async with Member() as member:
+
+            async def compare() -> bool:
+                asked.append("1" in await member.registry.children(tree.BROKERS))
+                return False
+
+            await member.membership.join(False, compare, nothing, nothing)
+            assert asked == [False, True]
+
+    asyncio.run(main())
+
+
 def test_a_number_that_another_broker_has_is_told_with_its_address(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
