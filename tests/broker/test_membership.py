@@ -11,7 +11,7 @@ from millstream.clock import SystemClock
 from millstream.cluster.metadata import Endpoint
 from millstream.config.broker import BrokerConfig
 from millstream.controller import tree
-from millstream.registry.contract import NodeExists
+from millstream.registry.contract import Node, NodeExists
 from millstream.registry.memory import MemoryRegistry, MemoryTree
 
 
@@ -27,7 +27,8 @@ class Member:
     """A broker that is a member of a cluster in memory, and loses its session."""
 
     def __init__(self, on_lost: Callable[[], None] = lambda: None) -> None:
-        self.registry = MemoryRegistry(MemoryTree())
+        self.tree = MemoryTree()
+        self.registry = MemoryRegistry(self.tree)
         self._back = asyncio.Event()
         self.membership = Membership(
             self.registry,
@@ -226,5 +227,42 @@ def test_a_broker_that_leaves_takes_nobody_elses_registration_away() -> None:
         assert (await other.get(path)).data == b"{}"
         await mine.close()
         await other.close()
+
+    asyncio.run(main())
+
+
+def test_a_registration_whose_loss_is_heard_of_before_its_number_is_none() -> None:
+    """A process that was paused just then wakes up to both. Its number may be another's by now."""
+
+    async def main() -> None:
+        left: list[int] = []
+        async with Member() as member:
+            membership, mine = member.membership, member.registry
+            other = MemoryRegistry(member.tree)
+            await other.start()
+
+            async def leave() -> None:
+                left.append(membership.epoch)
+
+            await membership.join(True, kept, nothing, leave)
+            registration, get = f"{tree.BROKERS}/1", mine.get
+
+            async def lost_meanwhile(path: str) -> Node:
+                node = await get(path)
+                if path == registration:
+                    mine.get = get  # type: ignore[method-assign]
+                    mine.lose()
+                    await other.create(registration, b"{}", ephemeral=True)
+                    await asyncio.sleep(0)  # the loop tells of the loss first
+                return node
+
+            mine.get = lost_meanwhile  # type: ignore[method-assign]
+            mine.lose()
+            await asyncio.sleep(0.6)  # it has a third session by now, and waits for the other to go
+            assert membership.epoch == -1
+            await membership.leave()
+            assert not left
+            assert (await other.get(registration)).data == b"{}"
+            await other.close()
 
     asyncio.run(main())

@@ -11,12 +11,12 @@ import pytest
 from millstream.broker import cluster_state
 from millstream.errors import EligibleLeadersNotAvailable, KafkaStorageError
 from millstream.model import TopicPartition
-from millstream.storage.os_disk import OsDisk
+from millstream.storage.os_disk import OsDisk, OsFile
 from tests.cluster.brokers import Brokers, run, until
 
 
 class FullDisk(OsDisk):
-    """A disk on which no folder can be made while it is full."""
+    """A disk on which no folder can be made while it is full, nor a file that says whose it is."""
 
     def __init__(self) -> None:
         super().__init__(max_open_files=100)
@@ -28,6 +28,12 @@ class FullDisk(OsDisk):
             self.refusals += 1
             raise OSError(errno.ENOSPC, "no space left")
         super().makedirs(path)
+
+    def open(self, path: str, *, create: bool = False) -> OsFile:
+        if self.is_full and path.endswith("/partition.metadata"):
+            self.refusals += 1
+            raise OSError(errno.ENOSPC, "no space left")
+        return super().open(path, create=create)
 
 
 @pytest.fixture(autouse=True)
@@ -125,6 +131,26 @@ def test_a_new_partition_that_nobody_else_has_is_offline_until_there_is_room(
         assert brokers.leader_of("t") == BAD
 
     run(test, tmp_path)
+
+
+def test_a_log_that_cannot_be_opened_yet_for_want_of_room_is_not_set_aside(tmp_path: Path) -> None:
+    """Its folder does not say of which topic it is (as before Kafka 2.8); that would be written first."""
+
+    async def test(brokers: Brokers) -> None:
+        await brokers.place("t", {0: [1]}, {})
+        for value in (b"a", b"b", b"c"):
+            await brokers.send("t", value)
+        await brokers.stop(1)
+        (tmp_path / "1" / "t-0" / "partition.metadata").unlink()
+        disk = brokers.disks[1] = FullDisk()
+        disk.is_full = True
+        await brokers.start(1)
+        assert disk.refusals > 0
+        assert brokers.leader_of("t") == -1
+        disk.is_full = False
+        assert await brokers.send("t", b"d") == 3
+
+    run(test, tmp_path, count=1)
 
 
 def test_a_broker_without_a_log_dir_leads_none_of_the_new_partitions(tmp_path: Path) -> None:

@@ -235,6 +235,31 @@ def test_while_it_runs_a_broker_finds_that_another_has_its_number_each_time(
     broker.stop()
 
 
+def test_what_was_answered_for_once_is_said_again_when_another_has_the_number(tmp_path: Path) -> None:
+    """And after a kill: the mark of the boot, which came back with the answer, goes once more."""
+    folder, copy = tmp_path / "one", tmp_path / "copy"
+    broker = Broker(folder)
+    broker.start()
+    broker.stop()
+    shutil.copytree(folder, copy)
+    broker.start()
+    broker.stop()
+    shutil.rmtree(folder)
+    copy.rename(folder)
+    store = broker.start()  # a controller answers
+    assert outdated(store) == [True]
+    other = Broker(tmp_path / "other")
+    other.known, other.last = broker.known, broker.last
+    other.start()
+    other.stop()
+    assert not store.dirs.compare_editions(other.known, other.last)
+    broker.known = other.known
+    broker.write(broker.begin())
+    broker.kill()  # before a controller answers
+    assert not broker.start("compared").dirs.kept_all
+    broker.kill()
+
+
 def test_what_the_version_before_wrote_accepts_all_dirs(broker: Broker, tmp_path: Path) -> None:
     node = msgspec.json.decode(msgspec.json.encode({"dirs": broker.known, "version": 1}), type=EditionsNode)
     assert node.dirs == broker.known

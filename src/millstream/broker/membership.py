@@ -147,7 +147,9 @@ class Membership:
             await self._register()
             return
         await self._on_registered()
-        self.epoch = (await self._registry.get(path)).created
+        epoch = (await self._registry.get(path)).created
+        if not self._is_lost:  # the loss may be heard of before the answer
+            self.epoch = epoch
 
     async def _place_of_other(self) -> str:
         """Where the broker is that has this one's number, if that can be read."""

@@ -258,7 +258,7 @@ class Broker:
         await loop.run_in_executor(None, self.store.accept_new_dirs)
         self.store.set_aside_strays(
             (topic.topic_id for topic in self.metadata.topics.values()),
-            lambda partition: partition.partition in self.replicas.topic(partition.topic),
+            self.replicas.is_assigned,
             self.cluster_state.unreadable,
         )
         for partition in self.replicas:

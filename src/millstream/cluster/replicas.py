@@ -418,6 +418,13 @@ class Replicas:
                 partition.fail(KafkaStorageError(f"the log dir {path} has failed"))
                 self.on_resign(partition)
 
+    def is_assigned(self, name: TopicPartition) -> bool:
+        """Whether the cluster has a replica here, also one whose log cannot be opened or made now."""
+        if name.partition in self.topic(name.topic):
+            return True
+        unheld = ((self._names.get(topic_id), index) for topic_id, index in self._unheld)
+        return (name.topic, name.partition) in unheld
+
     def failed(self) -> set[tuple[UUID, int]]:
         """Those that cannot be served, by topic id and number: no log can be made, or its dir failed."""
         held = {(each.topic_id, each.name.partition) for each in self if each.failure is not None}

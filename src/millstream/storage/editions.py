@@ -43,6 +43,7 @@ def compare(
                 folder.path,
                 fault,
             )
+        if fault:  # also where that was so before: it may have been answered for since
             try:
                 folder.lost_records()
             except OSError as error:
