@@ -295,6 +295,35 @@ def test_a_follower_says_nothing_of_records_that_it_could_not_flush(
     run(test, tmp_path, count=2, log_flush_before_ack="true", replica_lag_time_max_ms="60000")
 
 
+def test_a_replica_that_is_moved_away_and_back_while_it_is_flushed_is_copied_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(nodes: Nodes) -> None:
+        await nodes.create()
+        await nodes[1].send(b"flushed")
+        log = nodes[2].partition().log
+        is_flushing, may_flush, flush = threading.Event(), threading.Event(), log.flush
+
+        def held() -> int:
+            is_flushing.set()
+            may_flush.wait(10)
+            return flush()
+
+        monkeypatch.setattr(log, "flush", held)
+        nodes[1].append(b"not flushed", acks=1)
+        await until(is_flushing.is_set)
+        state = nodes.topic.partitions[0]
+        for state.replicas in ([1], [1, 2]):
+            state.isr = [1]
+            state.version += 1
+            await nodes.tell()
+        may_flush.set()
+        await until(lambda: nodes[2].partition().log.end_offset == 2)
+        await until(lambda: state.isr == [1, 2])
+
+    run(test, tmp_path, count=2, log_flush_before_ack="true")
+
+
 def test_a_defect_costs_an_answer_and_not_the_copying(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

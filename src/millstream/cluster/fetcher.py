@@ -263,7 +263,8 @@ class Fetcher:
         for following in unflushed:  # the next fetch says that these records are here for good
             partition = following.partition
             await partition.settle_flush()
-            if partition.has_unflushed:
+            is_followed = self._followings.get(following.key) is following  # and not given up meanwhile
+            if is_followed and partition.has_unflushed:
                 self._fail(following, KafkaStorageError("what was copied could not be flushed"))
 
     def _take_one(self, following: Following, data: FetchResponse.PartitionData) -> None:
