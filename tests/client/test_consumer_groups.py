@@ -346,6 +346,27 @@ def test_who_asks_for_no_records_for_too_long_leaves_and_comes_back(
     run(body)
 
 
+def test_who_is_put_out_while_it_is_to_give_up_its_partitions_reads_again(
+    run: Callable[[Body], None],
+) -> None:
+    """An eager member whose caller works for too long during a rebalance."""
+
+    async def body(bootstrap: str) -> None:
+        topic = await new_topic(bootstrap, 2)
+        options: dict[str, Any] = {"assignors": ("range",), "max_poll_interval_ms": 1500}
+        async with member(bootstrap, f"group-{topic}", **options) as slow:
+            slow.subscribe(topic)
+            await until(lambda: len(slow.assignment) == 2, slow)
+            options["max_poll_interval_ms"] = 60_000
+            async with member(bootstrap, f"group-{topic}", **options) as other:
+                other.subscribe(topic)
+                await until(lambda: len(other.assignment) == 2, other)  # `slow` is not polled
+                both = [slow, other]
+                await until(lambda: [len(one.assignment) for one in both] == [1, 1], *both)
+
+    run(body)
+
+
 def test_a_member_that_waits_for_records_is_not_slow(run: Callable[[Body], None]) -> None:
     async def body(bootstrap: str) -> None:
         topic = await new_topic(bootstrap)

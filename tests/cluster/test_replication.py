@@ -403,3 +403,35 @@ def test_a_folder_that_does_not_say_whose_it_is_may_be_an_earlier_topics(
         assert any("stray" in one.name for one in nodes[2].path.iterdir()) != is_flushed
 
     run(test, tmp_path)
+
+
+def test_a_leader_that_leads_anew_in_its_epoch_knows_followers_that_ask_for_nothing_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its session was lost and regained while the follower was busy with what it had been given."""
+
+    async def test(nodes: Nodes) -> None:
+        is_free, is_busy, take = asyncio.Event(), asyncio.Event(), Fetcher._take
+
+        async def take_slowly(self: Fetcher, answer: FetchResponse) -> None:
+            await take(self, answer)
+            if not is_free.is_set():
+                is_busy.set()
+                await is_free.wait()
+
+        nodes.refuses = True
+        nodes.topic.partitions = [PartitionState([1, 2], [1], 1, 0)]
+        await nodes.tell()
+        nodes[1].append(b"a")
+        await nodes[2].until_committed(1)
+        monkeypatch.setattr(Fetcher, "_take", take_slowly)
+        await is_busy.wait()
+        nodes[1].replicas.session_lost()
+        await nodes.tell(1)
+        assert nodes[1].partition().is_leader
+        assert nodes[1].partition().leader_epoch == 0
+        nodes.refuses = False
+        is_free.set()
+        await until(lambda: nodes.topic.partitions[0].isr == [1, 2])
+
+    run(test, tmp_path, count=2, replica_lag_time_max_ms="1000")

@@ -308,7 +308,7 @@ def test_a_want_of_descriptors_or_memory_fails_no_dir(world: World, error: int) 
     disk.below, disk.errno = f"{world.path}/a", error
     store.checkpoints.write()
     store.checkpoints.write_starts()
-    store.checkpoints.write_high_watermarks({PARTITION: 3})
+    store.checkpoints.write_high_watermarks({log: 3})
     disk.below = ""
     disk.room_bytes, disk.write_errno = 0, error
     with pytest.raises(KafkaStorageError):

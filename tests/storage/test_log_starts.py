@@ -119,7 +119,7 @@ def test_a_new_log_inherits_nothing_from_a_deleted_one_of_its_name(world: World,
     fill(old, 100)
     old.delete_records(90)
     store.checkpoints.write()
-    store.checkpoints.write_high_watermarks({PARTITION: 100})
+    store.checkpoints.write_high_watermarks({old: 100})
     store.delete(PARTITION)
     if way == "after sync_names":
         store.sync_names()

@@ -74,7 +74,7 @@ def test_a_dir_that_lost_records_has_not_kept_all(
     log = store.create(PARTITION, TOPIC_ID, LogConfig())
     for _ in range(5):
         append(log, batch(b"a record of some length" * 5))
-    store.checkpoints.write_high_watermarks({PARTITION: 5})
+    store.checkpoints.write_high_watermarks({log: 5})
     store.close(clean=clean)
     what(log)
     for _ in range(2):  # a start that is killed before anybody heard of the loss changes nothing
@@ -83,7 +83,7 @@ def test_a_dir_that_lost_records_has_not_kept_all(
         store.close(clean=False)
     store = world.store(boot_id="x")
     store.dirs.mark_boot()
-    store.checkpoints.write_high_watermarks({one.partition: one.end_offset for one in store})
+    store.checkpoints.write_high_watermarks({one: one.end_offset for one in store})
     store.close(clean=False)
     store = world.store(boot_id="x")
     assert store.dirs.kept_all, "it was told, and nothing was lost since"

@@ -152,12 +152,11 @@ def test_a_restart_removes_what_was_deleted_before(world: World) -> None:
 
 def test_high_watermarks_are_written_down(world: World) -> None:
     store = world.store(("a", "b"))
-    for number in range(2):
-        store.create(TopicPartition("t", number), TOPIC_ID, SMALL)
-    marks = {TopicPartition("t", 0): 5, TopicPartition("t", 1): 6}
-    store.checkpoints.write_high_watermarks({**marks, TopicPartition("elsewhere", 0): 9})
+    logs = [store.create(TopicPartition("t", number), TOPIC_ID, SMALL) for number in range(3)]
+    store.delete(TopicPartition("t", 2))
+    store.checkpoints.write_high_watermarks(dict(zip(logs, (5, 6, 7), strict=True)))
     assert Path(world.path, "a", "replication-offset-checkpoint").read_text() == "0\n1\nt 0 5\n"
-    assert store.checkpoints.read_high_watermarks() == marks
+    assert store.checkpoints.read_high_watermarks() == {TopicPartition("t", 0): 5, TopicPartition("t", 1): 6}
     store.close()
 
 

@@ -153,7 +153,7 @@ class TransactionMarkers:
         shard = self._broker.transactions.shard(index)
         if shard is None:
             return  # it has moved already
-        while True:
+        while self._broker.transactions.shard(index) is shard:  # one that was loaded since ends it itself
             try:
                 if await self._go_on(index, ending):
                     return

@@ -150,11 +150,11 @@ class GroupMember:
 
     async def _prepare(self) -> None:
         """Give up what must not be read during a rebalance; heartbeats go on while the caller works."""
-        if self._is_lost:
+        if not (self._is_lost or self._is_cooperative) and self._host.owned:
+            await self._host.give_up(self._host.owned)
+        if self._is_lost:  # perhaps while it was waited for the caller
             await self._host.lose()
             self._is_lost = False
-        elif not self._is_cooperative and self._host.owned:
-            await self._host.give_up(self._host.owned)
         if self._has_left:
             await self._host.until_polled()
             self._has_left = False

@@ -8,6 +8,7 @@ from uuid import UUID
 from millstream.protocol.messages import FetchRequest
 
 if TYPE_CHECKING:
+    from millstream.cluster.leadership import Leadership
     from millstream.cluster.partition import Partition
 
 
@@ -37,6 +38,7 @@ class Place:
         "is_fresh",
         "last_fetched_epoch",
         "leader_epoch",
+        "leadership",
         "max_bytes",
         "partition",
         "session",
@@ -50,6 +52,8 @@ class Place:
         self.topic_id = topic_id
         self.index = index
         self.partition: Partition | None = None
+        self.leadership: Leadership | None = None
+        """The leadership that knows of it."""
 
     def update(self, wanted: FetchRequest.FetchPartition) -> None:
         self.fetch_offset = wanted.fetch_offset

@@ -292,6 +292,8 @@ class ReplicaSession:
             partition = self._find(place.topic_id, place.index, place.leader_epoch)
             place.hold(partition)
             place.is_fresh = True
+        elif partition.leadership is not place.leadership:  # it leads anew in the same epoch
+            place.is_fresh = True
         return partition
 
     def _compare(self, place: Place, partition: Partition) -> FetchResponse.EpochEndOffset | None:
@@ -313,6 +315,7 @@ class ReplicaSession:
                 f"{place.fetch_offset} is not within {held.start_offset} to {held.end_offset}"
             )
         place.is_fresh = False
+        place.leadership = leadership
         partition.fetched(follower, place.fetch_offset, place.start_offset, place.high_watermark)
         return None
 

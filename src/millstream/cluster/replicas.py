@@ -493,7 +493,7 @@ class Replicas:
         One after another, so that an older state never comes later.
         """
         async with self._saving:
-            watermarks = {partition.name: partition.high_watermark for partition in self}
+            watermarks = {partition.log: partition.high_watermark for partition in self}
             return await asyncio.get_running_loop().run_in_executor(
                 None, self._store.checkpoints.write_high_watermarks, watermarks
             )

@@ -71,6 +71,8 @@ class Flusher:
             segments = log.segments  # after the end offset: they hold all below it
             if target <= self.recovery_point and not is_last:
                 return self.recovery_point
+            if log.is_closed:  # while an earlier flush was waited for; its folder is perhaps another log's
+                raise KafkaStorageError(f"{log.partition} is closed")
             names_changed = self._names_changed
             try:
                 self._sync_epochs()

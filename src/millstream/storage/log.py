@@ -637,6 +637,7 @@ class Log:
             raise self.storage_error(error) from error
         finally:
             self.is_closed = True
+            self.swap = None  # its folder may be another log's soon
             self.failure = self.failure or f"{self.partition} is closed"
             for segment in self.segments:
                 segment.retire()

@@ -56,14 +56,15 @@ class LogCheckpoints:
             found |= folder.read_offsets(checkpoints.HIGH_WATERMARKS)
         return found
 
-    def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> bool:
-        """Write down what is committed; false if that failed in a dir that is in use."""
+    def write_high_watermarks(self, high_watermarks: Mapping[Log, int]) -> bool:
+        """Write down what is committed; false if that failed in a dir that is in use.
+
+        Of these very logs: one of the same name may have been made since.
+        """
         is_written = True
         for folder in self._dirs.usable():
             try:
-                self._write(
-                    folder, checkpoints.HIGH_WATERMARKS, lambda one: high_watermarks.get(one.partition)
-                )
+                self._write(folder, checkpoints.HIGH_WATERMARKS, high_watermarks.get)
             except OSError as error:
                 self._dirs.not_written(folder, error)
                 is_written = False

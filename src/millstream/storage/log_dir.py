@@ -315,8 +315,9 @@ class LogDir:
                     self._known_indexes = data
 
     def has_offsets_of(self, partition: TopicPartition) -> bool:
-        """Whether a checkpoint file speaks of a partition."""
-        return any(partition in rows for rows in self._written.values())
+        """Whether a checkpoint file speaks of a partition, also one that is just being written."""
+        with self._checkpointing:
+            return any(partition in rows for rows in self._written.values())
 
     def keep_offsets_of(self, partitions: Callable[[], Container[TopicPartition]]) -> None:
         """Take the offsets of logs that are no more out of the checkpoint files. In any thread.

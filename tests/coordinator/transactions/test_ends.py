@@ -383,6 +383,30 @@ def test_a_coordinator_that_moves_right_after_the_decision_leaves_the_end_to_the
     run(test())
 
 
+def test_one_that_is_loaded_again_here_is_ended_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what ended it before could end the next transaction of a producer that keeps its epoch."""
+
+    async def test() -> None:
+        async with running(tmp_path) as case:
+            await case.init()
+            await case.send(b"x")
+            with monkeypatch.context() as patch:
+                patch.setattr(case.partition, "refusal", NotLeaderOrFollower())
+                await case.end()
+                tasks, coordinator = case.broker.transaction_markers._tasks, case.coordinator
+                before = set(tasks)
+                assert len(before) == 1
+                case.broker.coordinators.resign(coordinator)
+                case.broker.coordinators.lead(coordinator)
+                await until(lambda: tasks - before)
+                await until(lambda: not tasks & before)
+                assert case.transaction.is_prepared
+            await case.completed()
+            assert case.log() == [b"x", True]
+
+    run(test())
+
+
 @pytest.mark.parametrize("error", [KafkaStorageError, NotLeaderOrFollower])
 def test_an_end_that_the_coordinators_log_refuses_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[KafkaError]
