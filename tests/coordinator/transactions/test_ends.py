@@ -392,7 +392,9 @@ def test_one_that_is_loaded_again_here_is_ended_once(tmp_path: Path, monkeypatch
             await case.send(b"x")
             with monkeypatch.context() as patch:
                 patch.setattr(case.partition, "refusal", NotLeaderOrFollower())
+                patch.setattr(transaction_markers, "FIRST_RETRY_SECONDS", 1.0)
                 await case.end()
+                await asyncio.sleep(0.1)  # it has been refused, and waits
                 tasks, coordinator = case.broker.transaction_markers._tasks, case.coordinator
                 before = set(tasks)
                 assert len(before) == 1
