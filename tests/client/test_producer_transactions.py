@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from random import Random
 from typing import Any
 
@@ -15,7 +16,9 @@ from millstream.client.deadline import Deadline
 from millstream.client.group_metadata import GroupMetadata
 from millstream.client.group_offsets import fetch_committed
 from millstream.client.offsets import READ_COMMITTED
+from millstream.client.producer_buffer import RecordBuffer
 from millstream.client.producer_coordinator import OffsetAndMetadata
+from millstream.client.producer_delivery import Delivery
 from millstream.client.transactions_client import NoTransaction, TransactionAborted, TransactionFailed
 from millstream.errors import (
     InvalidTxnState,
@@ -233,6 +236,32 @@ def test_a_blocking_producer(either_bootstrap: str, topic: Make, new_name: Name)
         producer.abort_transaction(10)
         with pytest.raises(NoTransaction):
             producer.send(name, b"outside")
+    assert values_in(either_bootstrap, name, **COMMITTED) == [[b"one"]]
+
+
+def test_what_a_thread_sends_during_an_abort_is_not_in_the_next_transaction(
+    either_bootstrap: str, topic: Make, new_name: Name, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic()
+    is_sending, may_send, append = threading.Event(), threading.Event(), RecordBuffer.append
+
+    def held(self: RecordBuffer, *record: Any) -> Delivery:
+        is_sending.set()
+        assert may_send.wait(10)
+        return append(self, *record)
+
+    with Producer(either_bootstrap, transactional_id=new_name("id")) as producer:
+        producer.begin_transaction()
+        with monkeypatch.context() as patch:
+            patch.setattr(RecordBuffer, "append", held)
+            sending = threading.Thread(target=lambda: producer.send(name, b"never"))
+            sending.start()
+            assert is_sending.wait(10)
+        threading.Timer(0.3, may_send.set).start()
+        producer.abort_transaction(10)
+        sending.join(10)
+        with producer.transaction():
+            producer.send(name, b"one")
     assert values_in(either_bootstrap, name, **COMMITTED) == [[b"one"]]
 
 

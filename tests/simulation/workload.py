@@ -163,6 +163,8 @@ class Sequences:
     """What an idempotent producer knows of one partition: the next sequence, and what is under way."""
 
     next: int = 0
+    sent: int = 0
+    """Below it everything was sent before, and may be there though that was not acknowledged."""
     pending: list[Batch] = field(default_factory=list)
 
 
@@ -201,14 +203,20 @@ class IdempotentProducer(Sender):
                 connection.send(self.request(batch, self._id, self._epoch), PRODUCE_VERSION)
                 for batch in state.pending
             ]
+            sent_before, state.sent = state.sent, state.next
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                return await self._take(state, list(zip(state.pending, answers, strict=True)), sent_at)
+                answered = list(zip(state.pending, answers, strict=True))
+                return await self._take(state, answered, sent_at, sent_before)
         except OSError:
             self.client.drop()
             return False
 
     async def _take(
-        self, state: Sequences, answers: list[tuple[Batch, asyncio.Future]], sent_at: float
+        self,
+        state: Sequences,
+        answers: list[tuple[Batch, asyncio.Future]],
+        sent_at: float,
+        sent_before: int,
     ) -> bool:
         failed: int | None = None
         for batch, answer in answers:
@@ -216,7 +224,7 @@ class IdempotentProducer(Sender):
             if found.error_code == DuplicateSequenceNumber.code and failed is None:
                 state.pending.remove(batch)
             elif not found.error_code:
-                if failed not in (None, RequestTimedOut.code):
+                if failed not in (None, RequestTimedOut.code) and batch.sequence >= sent_before:
                     text = f"{self.name}: sequence {batch.sequence} was accepted after one that was refused"
                     self.history.complaints.append(f"{text} with {error_for(failed).__name__}")
                 state.pending.remove(batch)
@@ -239,6 +247,6 @@ class IdempotentProducer(Sender):
         self.bumps += 1
         self._epoch += 1
         for state in self._state.values():
-            pending, state.pending, state.next = state.pending, [], 0
+            pending, state.pending, state.next, state.sent = state.pending, [], 0, 0
             for batch in pending:
                 self._add(state, batch)

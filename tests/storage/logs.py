@@ -140,7 +140,8 @@ class World:
             boot_id=str(options.get("boot_id", "")),
         )
         store.open()
-        store.accept_new_dirs()
+        if options.get("is_accepted", True):
+            store.accept_new_dirs()
         return store
 
     def file(self, offset: int, suffix: str = ".log") -> Path:

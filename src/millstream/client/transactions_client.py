@@ -272,7 +272,8 @@ class Transactions:
             raise InvalidTxnState(UNDECIDED)
         if self.state not in (State.OPEN, State.ABORTING):
             raise InvalidTxnState("no transaction is open")
-        self.state = State.ABORTING
+        with self._buffer.lock:  # what other threads send is dropped below, or refused
+            self.state = State.ABORTING
         self._drop()
         for place in list(self._buffer.topics.values()):
             if place.aside:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from millstream.metrics import Counter, Metrics
 
 if TYPE_CHECKING:
+    from millstream.cluster.leadership import Leadership
     from millstream.cluster.partition import Partition
 
 
@@ -29,21 +30,25 @@ def export(
 ) -> None:
     """Let the metrics tell how the replicas of one broker are."""
     reading = metrics.reading
+
+    def leaderships() -> Iterator[Leadership]:
+        for partition in partitions():
+            leadership = partition.leadership  # the loop may take it away meanwhile
+            if leadership is not None:
+                yield leadership
+
     reading(
         "leaders", "Partitions that this broker leads.", lambda: sum(one.is_leader for one in partitions())
     )
     reading(
         "under_replicated_partitions",
         "Partitions led here that have replicas out of sync.",
-        lambda: sum(
-            one.leadership is not None and len(one.leadership.isr) < len(one.leadership.replicas)
-            for one in partitions()
-        ),
+        lambda: sum(len(one.isr) < len(one.replicas) for one in leaderships()),
     )
     reading(
         "under_min_isr_partitions",
         "Partitions led here that take no writes with acks=all, for want of replicas in sync.",
-        lambda: sum(one.leadership is not None and not one.leadership.has_enough for one in partitions()),
+        lambda: sum(not one.has_enough for one in leaderships()),
     )
     for name, doc, counter in (
         ("replicated_bytes_in", "Bytes copied from leaders.", counters.bytes_in),

@@ -7,6 +7,8 @@ The active segment's indexes are not needed: recovery derives them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -24,6 +26,7 @@ class Flusher:
 
     __slots__ = (
         "_cuts",
+        "_cutters",
         "_flushing",
         "_is_folder_synced",
         "_is_renamed",
@@ -39,7 +42,7 @@ class Flusher:
         self.recovery_point = recovery_point
         self._flushing = Lock()
         self._point = Lock()
-        self._cuts = 0
+        self._cuts = self._cutters = 0
         self._is_folder_synced = is_folder_synced
         self._is_renamed = False
         """Whether leader epochs were written down, and their file's name is not durable yet."""
@@ -56,8 +59,20 @@ class Flusher:
         with self._point:
             self.recovery_point = min(self.recovery_point, base_offset - 1)
 
+    @contextmanager
+    def cutting(self) -> Iterator[None]:
+        """Cut the log off. A flush that began before or meanwhile makes nothing count as durable."""
+        with self._point:
+            self._cutters += 1
+        try:
+            yield
+        finally:
+            with self._point:
+                self._cutters -= 1
+                self._cuts += 1
+
     def cut(self, end_offset: int) -> None:
-        """The log was cut off: what a flush under way makes durable beyond `end_offset` does not count."""
+        """What lies beyond `end_offset` does not count as durable."""
         with self._point:
             self._cuts += 1
             self.recovery_point = min(self.recovery_point, end_offset)
@@ -77,7 +92,7 @@ class Flusher:
             try:
                 self._sync_epochs()
                 for segment in segments.unflushed(target):
-                    self._sync_segment(segment, is_active=segment is segments.active and not is_last)
+                    self._sync_segment(segment, cuts, is_active=segment is segments.active and not is_last)
                 self._sync_names(names_changed)
             except OSError as error:
                 if log.is_closed:  # and its folder perhaps renamed: no fault of the disk
@@ -89,12 +104,16 @@ class Flusher:
                 active = segments.active
                 if log.segments.active is not active and not (active.is_flushed or active.is_retired):
                     target = min(target, log.segments.start_of_next(active, target) - 1)
-                if self._cuts == cuts:
+                if self._counts(cuts):
                     self.recovery_point = max(self.recovery_point, target)
                 log.last_flush_ms = log.now_ms()
                 return self.recovery_point
 
-    def _sync_segment(self, segment: Segment, *, is_active: bool) -> None:
+    def _counts(self, cuts: int) -> bool:
+        """Whether the log is as it was when there had been so many cuts; `_point` is held."""
+        return self._cuts == cuts and not self._cutters
+
+    def _sync_segment(self, segment: Segment, cuts: int, *, is_active: bool) -> None:
         try:
             segment.fsync(with_indexes=not is_active)
         except OSError:
@@ -102,7 +121,8 @@ class Flusher:
                 raise
             segment.is_flushed = True  # it was deleted meanwhile, and is owed nothing
             return
-        segment.is_flushed = not is_active
+        with self._point:  # one that was cut off meanwhile is the active one, and grows again
+            segment.is_flushed = not is_active and self._counts(cuts)
 
     def _sync_epochs(self) -> None:
         """Write the leader epochs down, if they changed; the folder is synced after that."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from struct import Struct
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -571,6 +572,10 @@ class Log:
             truncation.restart(self, offset)
         except OSError as error:
             raise self.fail(error) from error
+
+    def cutting(self) -> AbstractContextManager[None]:
+        """While something is cut off: nothing counts as durable that a flush finds. For truncation alone."""
+        return self._flusher.cutting()
 
     def replace_tail(self, old: Sequence[Segment], new: Sequence[Segment], end_offset: int) -> None:
         """Take other segments at the log's end, which moves back to `end_offset`. For truncation alone."""

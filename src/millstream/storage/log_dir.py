@@ -80,7 +80,12 @@ class LogDir:
         self._lock: Lock | None = None
         self._written: dict[str, dict[TopicPartition, int]] = {}
         self._known_indexes = b""
+        self._coming: dict[str, dict[TopicPartition, int]] = {}
+        """What is being written into checkpoint files, or was last."""
         self._checkpointing = threading.Lock()
+        self._choosing = threading.Lock()
+        """Held for a moment, while it is found out what to write."""
+        self._knowing = threading.Lock()
         self._syncing = threading.Lock()
         self._is_released = False
         self.renames = self.synced_renames = 0
@@ -141,14 +146,15 @@ class LogDir:
 
         If that `is_settled`, the dir is no longer a new one: it has no more to hold than it does.
         """
-        meta = self.meta
-        if meta is None:
-            return
-        others = frozenset(one for one in dirs if one.directory_id != meta.directory_id)
-        known = meta._replace(others=others, is_new=meta.is_new and not is_settled)
-        if known != meta:
-            self._disk.replace_file(f"{self.path}/{names.META_FILE}", known.encode())
-            self.meta = known
+        with self._knowing:
+            meta = self.meta
+            if meta is None:
+                return
+            others = frozenset(one for one in dirs if one.directory_id != meta.directory_id)
+            known = meta._replace(others=others, is_new=meta.is_new and not is_settled)
+            if known != meta:
+                self._disk.replace_file(f"{self.path}/{names.META_FILE}", known.encode())
+                self.meta = known
 
     def _sync_names_above(self) -> None:
         """Make a new dir's own name durable, and those of the folders above it that may be new too."""
@@ -289,7 +295,9 @@ class LogDir:
         """
         with self._checkpointing:
             if not self._is_released:
-                self._replace(name, offsets())
+                with self._choosing:
+                    rows = self._coming[name] = offsets()
+                self._replace(name, rows)
 
     def read_known_indexes(self) -> dict[TopicPartition, KnownIndexes]:
         """What is known of the logs' transaction indexes; nothing if the file is not readable."""
@@ -316,8 +324,8 @@ class LogDir:
 
     def has_offsets_of(self, partition: TopicPartition) -> bool:
         """Whether a checkpoint file speaks of a partition, also one that is just being written."""
-        with self._checkpointing:
-            return any(partition in rows for rows in self._written.values())
+        with self._choosing:
+            return any(partition in rows for rows in (*self._written.values(), *self._coming.values()))
 
     def keep_offsets_of(self, partitions: Callable[[], Container[TopicPartition]]) -> None:
         """Take the offsets of logs that are no more out of the checkpoint files. In any thread.
@@ -329,6 +337,8 @@ class LogDir:
             if self._is_released:
                 return
             kept = partitions()
+            with self._choosing:
+                self._coming.clear()
             for name, rows in list(self._written.items()):
                 self._replace(name, {one: offset for one, offset in rows.items() if one in kept})
 

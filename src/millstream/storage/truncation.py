@@ -56,29 +56,30 @@ def _cut_off(
     log: Log, end_offset: int, place: tuple[Segment, int] | None, producers: ProducerState | None = None
 ) -> None:
     """End the log at `end_offset`, which is at this place, or in a gap if there is none."""
-    segments = log.segments
-    _doubt_from(log, end_offset)
-    log.abandon_swap()
-    with log.swapping:
-        last = segments.floor(end_offset)  # not the one with what was found, if compaction left a gap before
-        tail = list(segments.between(last.base_offset, log.end_offset + 1))
-        log.end_offset = end_offset
-        log.start_offset = min(log.start_offset, end_offset)
-        _drop(log, tail[1:])
-        kept, reached = [last], last.base_offset
-        if last.size:
-            last.cut(place[1] if place and place[0] is last else last.size, end_offset)
-            last.fsync(with_indexes=False)  # else a power loss could bring back what was cut off
-            reached = time_check.refresh_timestamps(last)
-        if reached < end_offset:  # the log ends in a gap, and goes on behind it in another segment
+    with log.cutting():
+        segments = log.segments
+        _doubt_from(log, end_offset)
+        log.abandon_swap()
+        with log.swapping:
+            last = segments.floor(end_offset)  # not what was found, if compaction left a gap before that
+            tail = list(segments.between(last.base_offset, log.end_offset + 1))
+            log.end_offset = end_offset
+            log.start_offset = min(log.start_offset, end_offset)
+            _drop(log, tail[1:])
+            kept, reached = [last], last.base_offset
             if last.size:
-                last.spill()
-            kept.append(Segment(log.disk, log.folder, end_offset, 0, log.now_ms()))
-            kept[1].create()  # its name alone says where the log ends
-        log.replace_tail(tail, kept, end_offset)
-    log.epochs.truncate_end(log.end_offset)
-    log.snapshots.keep([one.base_offset for one in log.segments], log.end_offset)
-    log.producers = producers_at(log, log.end_offset) if producers is None else producers
+                last.cut(place[1] if place and place[0] is last else last.size, end_offset)
+                last.fsync(with_indexes=False)  # else a power loss could bring back what was cut off
+                reached = time_check.refresh_timestamps(last)
+            if reached < end_offset:  # the log ends in a gap, and goes on behind it in another segment
+                if last.size:
+                    last.spill()
+                kept.append(Segment(log.disk, log.folder, end_offset, 0, log.now_ms()))
+                kept[1].create()  # its name alone says where the log ends
+            log.replace_tail(tail, kept, end_offset)
+        log.epochs.truncate_end(log.end_offset)
+        log.snapshots.keep([one.base_offset for one in log.segments], log.end_offset)
+        log.producers = producers_at(log, log.end_offset) if producers is None else producers
     if len(kept) > 1:  # recovery must never judge the gap
         log.flush()
         log.save_recovery_point()
@@ -86,8 +87,9 @@ def _cut_off(
 
 def restart(log: Log, offset: int) -> None:
     """Drop everything and go on at `offset`."""
-    _doubt_from(log, min(offset, log.segments.first.base_offset))
-    empty(log, offset)
+    with log.cutting():
+        _doubt_from(log, min(offset, log.segments.first.base_offset))
+        empty(log, offset)
 
 
 def empty(log: Log, offset: int) -> None:
