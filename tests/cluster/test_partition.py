@@ -14,7 +14,7 @@ import pytest
 from millstream.cluster.holder import Holder
 from millstream.cluster.metadata import PartitionState
 from millstream.cluster.partition import ALL, Partition
-from millstream.cluster.waiters import ByteWaiter
+from millstream.cluster.waiters import MANY, ByteWaiter, OffsetWaiters
 from millstream.config.log import LogConfig
 from millstream.errors import (
     CorruptMessage,
@@ -504,3 +504,41 @@ def test_a_record_is_acknowledged_when_the_one_it_waited_for_was_refused(tmp_pat
         assert done.done()
 
     run(test, tmp_path)
+
+
+def test_a_batch_for_which_no_thread_can_be_started_is_in_nobodys_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(world: World) -> None:
+        partition = lead(world)
+        data = batch(*[Random(number).randbytes(1000) for number in range(800)], codec=Codec.GZIP)
+
+        def fail(*_: object) -> None:
+            raise RuntimeError("can't start new thread")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncio.get_running_loop(), "run_in_executor", fail)
+            with pytest.raises(RuntimeError):
+                partition.append(data, 1, 9)
+        assert isinstance(partition.append(batch(b"small"), 1, 9), Appended)
+
+    run(test, tmp_path)
+
+
+def test_waits_that_were_given_up_are_forgotten() -> None:
+    """Though nothing is committed for hours, and others still wait."""
+
+    async def main() -> None:
+        waiters = OffsetWaiters()
+        first = waiters.wait(5)
+        for _ in range(100_000):
+            waiters.wait(5).cancel()
+        last = waiters.wait(7)
+        assert len(waiters._waiting) <= MANY
+        waiters.passed(5)
+        assert first.done()
+        assert not last.done()
+        waiters.passed(7)
+        assert last.done()
+
+    asyncio.run(main())

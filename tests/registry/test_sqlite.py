@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from operator import gt
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -453,6 +454,37 @@ def test_files_of_sessions_that_never_came_to_be_are_removed(path: str) -> None:
         await registry.close()
 
     asyncio.run(story())
+
+
+def test_a_call_is_answered_after_which_the_file_cannot_be_read(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    multi, changed_paths = Database.multi, Database.changed_paths
+
+    def fail(_: Database) -> None:
+        monkeypatch.undo()
+        raise sqlite3.OperationalError("disk I/O error")
+
+    def multi_and_fail(self: Database, *arguments: Any) -> Any:
+        result = multi(self, *arguments)
+        monkeypatch.setattr(Database, "changed_paths", fail)
+        return result
+
+    async def main() -> None:
+        registry, lost = SqliteRegistry(path), asyncio.Event()
+        registry.on_session_lost = lost.set
+        await registry.start()
+        monkeypatch.setattr(Database, "multi", multi_and_fail)
+        async with asyncio.timeout(10):
+            await registry.create("/made")
+            await lost.wait()
+        await registry.close()
+        await registry.start()
+        assert await registry.exists("/made") is not None
+        assert Database.changed_paths is changed_paths
+        await registry.close()
+
+    asyncio.run(main())
 
 
 def test_a_removed_session_file_ends_the_session(path: str) -> None:

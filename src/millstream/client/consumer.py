@@ -184,8 +184,12 @@ class AsyncConsumer(ConsumerQueries, MustClose):
     def _wake_fetcher(self) -> None:
         """Also from the thread of a caller that blocks."""
         if not self._will_pump and not self._is_closed:
-            self._will_pump = True
-            self._loop.call_soon_threadsafe(self._pump)
+            try:
+                self._will_pump = True
+                self._loop.call_soon_threadsafe(self._pump)
+            except BaseException:  # a signal's handler raised: the next one is to call again
+                self._will_pump = False
+                raise
 
     def _pump(self) -> None:
         self._will_pump = False
@@ -248,10 +252,12 @@ class AsyncConsumer(ConsumerQueries, MustClose):
     async def unsubscribe(self, timeout: float | None = None) -> None:
         """Read nothing any more; leave the group."""
         self._check_open()
-        if self._group is not None and self._subscription is not None:
-            await self._group.leave(self._deadline(timeout))
-        self._subscription = None
-        self._assignment.remove(self._assignment.partitions)
+        try:
+            if self._group is not None and self._subscription is not None:
+                await self._group.leave(self._deadline(timeout))
+        finally:  # it has left, also if it was not waited for
+            self._subscription = None
+            self._assignment.remove(self._assignment.partitions)
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:

@@ -175,9 +175,11 @@ class AsyncProducer(TransactionalFace, MustClose):
         finally:
             sender, self._is_closed = self._running, True
             self._append = self._refuse
-            if sender is not None:
-                await sender.close(Closed("the producer was closed before the record was written"))
-            await self._cluster.close()
+            try:
+                if sender is not None:
+                    await sender.close(Closed("the producer was closed before the record was written"))
+            finally:
+                await self._cluster.close()
 
     # ---------------------------------------------------------------- records
 

@@ -44,8 +44,12 @@ class Waker:
 
     def __call__(self) -> None:
         if not self._is_due:
-            self._is_due = True
-            self._thread.call_soon(self._woken)
+            try:
+                self._is_due = True
+                self._thread.call_soon(self._woken)
+            except BaseException:  # a signal's handler raised; there may be no other call for this record
+                self._thread.call_soon(self._woken)
+                raise
 
     def _woken(self) -> None:
         self._is_due = False

@@ -374,11 +374,13 @@ class Sender:
         tasks = list(self._running.values())
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self._sealing.close()
-        for name in self._buffer.unknown_topics():
-            self._buffer.fail_topic(name, error)
-        for batch in list(self._buffer.incomplete):
-            self._buffer.release(batch)
-            batch.failed(error)
-        self._tell_of_room()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._sealing.close()
+        finally:
+            for name in self._buffer.unknown_topics():
+                self._buffer.fail_topic(name, error)
+            for batch in list(self._buffer.incomplete):
+                self._buffer.release(batch)
+                batch.failed(error)
+            self._tell_of_room()

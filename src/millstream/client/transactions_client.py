@@ -286,6 +286,7 @@ class Transactions:
         await self._offsets_sent(deadline)
         if self._is_started:
             await self._end(deadline, is_commit=False)
+            self._is_started = False  # who repeats this has nothing to end
         if self._must_raise_epoch and not self._coordinator.is_version_2:
             await self._fatal_if(self._coordinator.init(deadline, is_known=True))
         self.state = State.READY

@@ -59,10 +59,10 @@ class AppendQueue:
                 f"{len(data)} bytes are more than max.message.bytes of {self._name.topic!r}"
             )
         entry = _Queued(memoryview(bytearray(data)), produce_version, transactional_id)
-        self._queue.append(entry)
         entry.check = asyncio.get_running_loop().run_in_executor(
             self._threads, check_produced, entry.data, rules, entry.produce_version, self._clock.now_ms()
         )
+        self._queue.append(entry)  # not before: if no thread can be started, all would wait for it
         entry.check.add_done_callback(self._drain)
         return entry.appended
 

@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+MANY = 1000
+
 
 class Watcher(Protocol):
     """A follower's place in a leader's partition. Told of everything at once, from within the append."""
@@ -27,10 +29,11 @@ class Watcher(Protocol):
 class OffsetWaiters:
     """Futures that end when an offset is passed. Offsets are asked for in growing order mostly."""
 
-    __slots__ = ("_waiting",)
+    __slots__ = ("_many", "_waiting")
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._many = MANY
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -38,6 +41,8 @@ class OffsetWaiters:
     def wait(self, offset: int) -> asyncio.Future[None]:
         """A future that ends when `passed` is called with at least `offset`."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if len(self._waiting) >= self._many:
+            self._sweep()
         waiting = self._waiting
         if waiting and waiting[-1][0] > offset:
             position = next(i for i, (other, _) in enumerate(waiting) if other > offset)
@@ -45,6 +50,11 @@ class OffsetWaiters:
         else:
             waiting.append((offset, future))
         return future
+
+    def _sweep(self) -> None:
+        """Forget who waits no more: they are many where nothing is safe for long."""
+        self._waiting = deque(entry for entry in self._waiting if not entry[1].done())
+        self._many = max(2 * len(self._waiting), MANY)
 
     def passed(self, offset: int) -> None:
         waiting = self._waiting

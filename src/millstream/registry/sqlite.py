@@ -188,8 +188,10 @@ class _Worker:
             self._answer(future, SessionLost("the session ended while the call was made"))
             raise
         else:
-            self._tell_changes(database)
-            self._answer(future, None, result)
+            try:
+                self._tell_changes(database)
+            finally:  # what was asked for is done, though the session may end here
+                self._answer(future, None, result)
 
     def _patiently(self, function: Callable[[], T]) -> T:
         """Call again while another process holds the lock, up to the session time-out."""
