@@ -184,3 +184,31 @@ def test_a_log_is_made_while_new_dirs_are_accepted(world: World, monkeypatch: py
         store.close()
         store = world.store(("a", "b"), is_accepted=0)
     store.close()
+
+
+def test_dirs_know_one_that_was_accepted_while_a_log_was_made(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Else a log in it would be made anew, and empty, at a start without that dir."""
+    store = world.store(("a", "b", "c"), is_accepted=0)
+    accepting = Held(store.accept_new_dirs)
+    replace_file = world.disk.replace_file
+
+    def held(path: str, data: bytes) -> None:
+        if path.endswith("b/meta.properties"):
+            accepting.wait()
+        replace_file(path, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.disk, "replace_file", held)
+        accepting.begin()
+        store.create(TopicPartition("t", 0), TOPIC_ID, SMALL)
+        threading.Timer(0.2, accepting.release).start()
+        store.create(TopicPartition("t", 1), TOPIC_ID, SMALL)
+        accepting.let_go()
+    log = store.create(TopicPartition("t", 2), TOPIC_ID, SMALL)
+    assert log.folder == str(tmp_path / "c" / "t-2")
+    store.close()
+    store = world.store(("a", "b"), is_accepted=0)
+    assert not store.may_create_missing
+    store.close()

@@ -8,6 +8,7 @@ nowhere to be found may be in a dir that is missed; only if none is missed, it w
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from millstream.storage.log_dir import LogDir
@@ -25,6 +26,8 @@ class KnownDirs:
         self._lost_ids = lost_ids
         self._gone: dict[str, OtherDir] = {}
         self._have_others = False
+        self._writing = threading.Lock()
+        """Held from where it is seen which dirs there are until all were told: else the older list may win."""
         self.were_kept = True
         """Whether none was gone at the start, given up or not: then no record can be gone with it."""
 
@@ -82,15 +85,17 @@ class KnownDirs:
 
     def remember(self, on_error: Callable[[LogDir, OSError], None], used: LogDir | None = None) -> None:
         """Let each dir know the others that hold logs, one that is now `used`, and those that are gone."""
-        here = [
-            folder for folder in self._dirs if not folder.is_new or folder.log_count > 0 or folder is used
-        ]
-        self._write([*_described(here), *self._gone.values()], False, on_error)
+        with self._writing:
+            here = [
+                folder for folder in self._dirs if not folder.is_new or folder.log_count > 0 or folder is used
+            ]
+            self._write([*_described(here), *self._gone.values()], False, on_error)
 
     def settle(self, on_error: Callable[[LogDir, OSError], None]) -> None:
         """Nothing is missed: take new dirs for good, and forget those that are gone."""
-        self._gone = {}
-        self._write(_described(self._dirs), True, on_error)
+        with self._writing:
+            self._gone = {}
+            self._write(_described(self._dirs), True, on_error)
 
     def _write(
         self, known: list[OtherDir], is_settled: bool, on_error: Callable[[LogDir, OSError], None]

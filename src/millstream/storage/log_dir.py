@@ -85,7 +85,6 @@ class LogDir:
         self._checkpointing = threading.Lock()
         self._choosing = threading.Lock()
         """Held for a moment, while it is found out what to write."""
-        self._knowing = threading.Lock()
         self._syncing = threading.Lock()
         self._is_released = False
         self.renames = self.synced_renames = 0
@@ -146,15 +145,14 @@ class LogDir:
 
         If that `is_settled`, the dir is no longer a new one: it has no more to hold than it does.
         """
-        with self._knowing:
-            meta = self.meta
-            if meta is None:
-                return
-            others = frozenset(one for one in dirs if one.directory_id != meta.directory_id)
-            known = meta._replace(others=others, is_new=meta.is_new and not is_settled)
-            if known != meta:
-                self._disk.replace_file(f"{self.path}/{names.META_FILE}", known.encode())
-                self.meta = known
+        meta = self.meta
+        if meta is None:
+            return
+        others = frozenset(one for one in dirs if one.directory_id != meta.directory_id)
+        known = meta._replace(others=others, is_new=meta.is_new and not is_settled)
+        if known != meta:
+            self._disk.replace_file(f"{self.path}/{names.META_FILE}", known.encode())
+            self.meta = known
 
     def _sync_names_above(self) -> None:
         """Make a new dir's own name durable, and those of the folders above it that may be new too."""
