@@ -35,6 +35,7 @@ from millstream.protocol.batch import (
 from millstream.protocol.record import Record
 from millstream.storage import names
 from millstream.storage.log import Appended
+from millstream.storage.threads import Threads
 from tests.storage.logs import NOW_MS, PARTITION, TOPIC_ID, FaultyFile, World
 
 Test = Callable[[World], Coroutine[Any, Any, None]]
@@ -44,11 +45,18 @@ def batch(*values: bytes, codec: Codec = Codec.NONE, **options: Any) -> bytearra
     return encode_batch([Record(value, b"k", (), NOW_MS) for value in values], codec=codec, **options)
 
 
-def lead(world: World, config: LogConfig | None = None, replicas: int = 1, isr: int = 1) -> Partition:
+def lead(
+    world: World,
+    config: LogConfig | None = None,
+    replicas: int = 1,
+    isr: int = 1,
+    threads: Threads | None = None,
+) -> Partition:
     log = world.open(config or LogConfig())
     state = PartitionState([1, 2, 3][:replicas], [1, 2, 3][:isr], leader=1, leader_epoch=0)
     counters = TopicCounters(Metrics(), PARTITION.topic)
-    partition = Partition(PARTITION, TOPIC_ID, log, Holder(1, world.clock, lambda: 64 << 20), counters)
+    holder = Holder(1, world.clock, lambda: 64 << 20, threads=threads or Threads())
+    partition = Partition(PARTITION, TOPIC_ID, log, holder, counters)
     partition.lead(state)
     return partition
 
@@ -506,21 +514,45 @@ def test_a_record_is_acknowledged_when_the_one_it_waited_for_was_refused(tmp_pat
     run(test, tmp_path)
 
 
+def no_more_threads(patch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    patch.setattr(threading.Thread, "start", fail)
+
+
 def test_a_batch_for_which_no_thread_can_be_started_is_in_nobodys_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(world: World) -> None:
-        partition = lead(world)
+        partition = lead(world, threads=Threads(checks=1))
         data = batch(*[Random(number).randbytes(1000) for number in range(800)], codec=Codec.GZIP)
-
-        def fail(*_: object) -> None:
-            raise RuntimeError("can't start new thread")
-
         with monkeypatch.context() as patch:
-            patch.setattr(asyncio.get_running_loop(), "run_in_executor", fail)
-            with pytest.raises(RuntimeError):
+            no_more_threads(patch)
+            with pytest.raises(KafkaStorageError, match="no thread to check in"):
                 partition.append(data, 1, 9)
         assert isinstance(partition.append(batch(b"small"), 1, 9), Appended)
+
+    run(test, tmp_path)
+
+
+def test_who_waits_for_a_flush_for_which_no_thread_can_be_started_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(world: World) -> None:
+        threads = Threads([world.path])
+        partition = lead(world, LogConfig(flush_before_ack=True), threads=threads)
+        with monkeypatch.context() as patch:
+            no_more_threads(patch)
+            done = partition.when_acknowledged(1, append(partition, batch(b"x")))
+            assert done is not None
+            with pytest.raises(KafkaStorageError, match="no thread to flush in"):
+                await done
+        done = partition.when_acknowledged(1, append(partition, batch(b"y")))
+        assert done is not None
+        await done
+        assert partition.high_watermark == 2
+        threads.close()
 
     run(test, tmp_path)
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
+from millstream.errors import KafkaStorageError
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -37,12 +39,15 @@ class Pool(ThreadPoolExecutor):
         return max(self._tasks - self.size, 0)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Have a thread do it; if none can be started, KafkaStorageError: it may be done later all the same."""
         with self._counting:
             self._tasks += 1
         try:
             future = super().submit(fn, *args, **kwargs)
-        except BaseException:
+        except BaseException as error:
             self._ended()
+            if isinstance(error, RuntimeError):
+                raise KafkaStorageError(f"there is no thread to {self.kind} in: {error}") from error
             raise
         future.add_done_callback(self._ended)
         return future
