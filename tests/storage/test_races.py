@@ -12,36 +12,10 @@ import pytest
 
 from millstream.model import TopicPartition
 from millstream.storage.log_dir import LogDir
+from tests.storage.held import Held
 from tests.storage.logs import OTHER_ID, PARTITION, SMALL, TOPIC_ID, FaultyFile, World, fill
 
 POINTS = "recovery-point-offset-checkpoint"
-
-
-class Held:
-    """Work in a thread that is held where it says so, until it is let go."""
-
-    def __init__(self, work: Callable[[], object]) -> None:
-        self._is_here, self._may_go = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=work)
-
-    def begin(self) -> None:
-        self._thread.start()
-        assert self._is_here.wait(10)
-
-    def wait(self) -> None:
-        """Be held, if this is the thread."""
-        if threading.current_thread() is self._thread:
-            self._is_here.set()
-            assert self._may_go.wait(10)
-
-    def release(self) -> None:
-        self._may_go.set()
-
-    def let_go(self) -> None:
-        """Let it go on, and end."""
-        self.release()
-        self._thread.join(10)
-        assert not self._thread.is_alive()
 
 
 def in_thread(work: Callable[[], object]) -> None:

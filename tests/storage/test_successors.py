@@ -12,13 +12,15 @@ from millstream.errors import KafkaStorageError
 from millstream.model import TopicPartition
 from millstream.protocol.batch import encode_batch, read_header
 from millstream.protocol.record import Record
-from millstream.storage import names
+from millstream.storage import flusher, names
 from millstream.storage.cleanable import find_cleanable
 from millstream.storage.cleaning import Cleaning
 from millstream.storage.cleaning_job import Rewritten, Scanned
 from millstream.storage.compaction import Compaction, Interrupted
+from millstream.storage.disk import Disk
 from millstream.storage.log import Log
 from millstream.storage.store import Store
+from tests.storage.held import Held
 from tests.storage.ledger import COMPACTED
 from tests.storage.logs import NOW_MS, OTHER_ID, PARTITION, SMALL, TOPIC_ID, World, fill
 
@@ -124,6 +126,44 @@ def test_a_flush_that_waited_for_its_turn_writes_nothing_into_a_later_log(
     second.join(10)
     assert refused
     assert not Path(world.path, "a", str(PARTITION), names.EPOCHS_FILE).exists()
+    store.close()
+
+
+@pytest.mark.parametrize("at", ["write_file", "fsync_file"])
+def test_a_flush_under_way_leaves_the_epochs_of_a_later_log_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    store = world.store()
+    old = store.create(PARTITION, TOPIC_ID, SMALL)
+    fill(old, 3, leader_epoch=7)
+    refused: list[KafkaStorageError] = []
+
+    def flush() -> None:
+        try:
+            old.flush()
+        except KafkaStorageError as error:
+            refused.append(error)
+
+    flushing = Held(flush)
+    reach = getattr(flusher, at)
+
+    def held(disk: Disk, path: str, *data: bytes) -> None:
+        flushing.wait()
+        reach(disk, path, *data)
+
+    monkeypatch.setattr(flusher, at, held)
+    flushing.begin()
+    if at == "write_file":
+        threading.Timer(0.2, flushing.release).start()
+    new, _ = succeed(store, "deleted")
+    fill(new, 2, leader_epoch=0)
+    epochs = Path(new.folder, names.EPOCHS_FILE)
+    beside = epochs.with_name(names.EPOCHS_FILE + names.BESIDE)
+    beside.write_bytes(b"")  # as if the later log were just flushed, too
+    flushing.let_go()
+    assert refused
+    assert beside.read_bytes() == b""
+    assert not epochs.exists()
     store.close()
 
 

@@ -33,6 +33,7 @@ class Flusher:
         "_log",
         "_names_changed",
         "_names_synced",
+        "_naming",
         "_point",
         "recovery_point",
     )
@@ -42,6 +43,8 @@ class Flusher:
         self.recovery_point = recovery_point
         self._flushing = Lock()
         self._point = Lock()
+        self._naming = Lock()
+        """Held while a file is reached by its name, and while the log is closed; never while a disk syncs."""
         self._cuts = self._cutters = 0
         self._is_folder_synced = is_folder_synced
         self._is_renamed = False
@@ -86,8 +89,8 @@ class Flusher:
             segments = log.segments  # after the end offset: they hold all below it
             if target <= self.recovery_point and not is_last:
                 return self.recovery_point
-            if log.is_closed:  # while an earlier flush was waited for; its folder is perhaps another log's
-                raise KafkaStorageError(f"{log.partition} is closed")
+            if log.is_closed:  # while an earlier flush was waited for
+                raise self._closed()
             names_changed = self._names_changed
             try:
                 self._sync_epochs()
@@ -96,7 +99,7 @@ class Flusher:
                 self._sync_names(names_changed)
             except OSError as error:
                 if log.is_closed:  # and its folder perhaps renamed: no fault of the disk
-                    raise KafkaStorageError(f"{log.partition} is closed") from error
+                    raise self._closed() from error
                 if is_overloaded(error):  # no file could be opened, and so nothing was flushed
                     raise log.storage_error(error) from error
                 raise log.fail(error) from error
@@ -131,13 +134,30 @@ class Flusher:
             path = f"{log.folder}/{names.EPOCHS_FILE}"
             log.epochs.is_changed = False  # first: they may change again meanwhile
             try:
-                self._write_epochs(path + names.BESIDE)
+                with self._in_own_folder():
+                    self._write_epochs(path + names.BESIDE)
                 fsync_file(log.disk, path + names.BESIDE)
-                log.disk.rename(path + names.BESIDE, path)
+                with self._in_own_folder():
+                    log.disk.rename(path + names.BESIDE, path)
             except (OSError, KafkaStorageError):
                 log.epochs.is_changed = True
                 raise
             self._is_renamed = True
+
+    def close(self) -> None:
+        """Close the log: no flush writes by name any more, as the folder may be another log's soon."""
+        with self._naming:
+            self._log.is_closed = True
+
+    @contextmanager
+    def _in_own_folder(self) -> Iterator[None]:
+        with self._naming:
+            if self._log.is_closed:
+                raise self._closed()
+            yield
+
+    def _closed(self) -> KafkaStorageError:
+        return KafkaStorageError(f"{self._log.partition} is closed")
 
     def _write_epochs(self, path: str) -> None:
         log = self._log

@@ -27,7 +27,7 @@ class KnownDirs:
         self._gone: dict[str, OtherDir] = {}
         self._have_others = False
         self._writing = threading.Lock()
-        """Held from where it is seen which dirs there are until all were told: else the older list may win."""
+        """Held from seeing which dirs there are until all are told: else the older list may win."""
         self.were_kept = True
         """Whether none was gone at the start, given up or not: then no record can be gone with it."""
 

@@ -641,7 +641,7 @@ class Log:
         except OSError as error:
             raise self.storage_error(error) from error
         finally:
-            self.is_closed = True
+            self._flusher.close()
             self.swap = None  # its folder may be another log's soon
             self.failure = self.failure or f"{self.partition} is closed"
             for segment in self.segments:

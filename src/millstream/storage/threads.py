@@ -39,7 +39,7 @@ class Pool(ThreadPoolExecutor):
         return max(self._tasks - self.size, 0)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Have a thread do it; if none can be started, KafkaStorageError: it may be done later all the same."""
+        """Have a thread do it. If none can be started: KafkaStorageError, but it may yet be done later."""
         with self._counting:
             self._tasks += 1
         try:
