@@ -52,6 +52,34 @@ def test_who_does_not_wait_for_the_end_of_unsubscribing_reads_nothing_more(
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("call", ["unsubscribe", "close"])
+@pytest.mark.parametrize("steps", [1, 2, 3, 5])
+def test_who_is_cancelled_at_any_step_of_leaving_has_left(
+    own_bootstrap: str, new_name: Name, call: str, steps: int
+) -> None:
+    async def main() -> None:
+        topic, group = await new_topic(own_bootstrap), new_name("group")
+        others = asyncio.all_tasks()
+        consumer = AsyncConsumer(own_bootstrap, group=group, auto_commit=call == "close")
+        consumer.subscribe(topic)
+        while not consumer.assignment:
+            await consumer.poll(timeout=0.1)
+        leaving = asyncio.ensure_future(getattr(consumer, call)())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.wait([leaving], timeout=10)
+        assert leaving.cancelled()
+        await consumer.close()
+        assert asyncio.all_tasks() == others
+        async with AsyncConsumer(own_bootstrap, group=group) as next_one, asyncio.timeout(10):
+            next_one.subscribe(topic)
+            while not next_one.assignment:  # long before the session of the first would end
+                await next_one.poll(timeout=0.1)
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("way", ["times out", "is cancelled"])
 def test_an_abort_is_repeated_whose_last_answer_was_lost(
     own_bootstrap: str, new_name: Name, monkeypatch: pytest.MonkeyPatch, way: str

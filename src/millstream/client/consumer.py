@@ -177,9 +177,10 @@ class AsyncConsumer(ConsumerQueries, MustClose):
                 await self._group.close(deadline, commits=commits)
         finally:
             self._is_over = True
-            await self._fetcher.close()
-            for cluster in self._clusters:
-                await cluster.close()
+            try:
+                await self._fetcher.close()
+            finally:
+                await asyncio.gather(*(cluster.close() for cluster in self._clusters))
 
     def _wake_fetcher(self) -> None:
         """Also from the thread of a caller that blocks."""
@@ -252,9 +253,10 @@ class AsyncConsumer(ConsumerQueries, MustClose):
     async def unsubscribe(self, timeout: float | None = None) -> None:
         """Read nothing any more; leave the group."""
         self._check_open()
+        deadline = self._deadline(timeout)
         try:
             if self._group is not None and self._subscription is not None:
-                await self._group.leave(self._deadline(timeout))
+                await self._group.leave(deadline)
         finally:  # it has left, also if it was not waited for
             self._subscription = None
             self._assignment.remove(self._assignment.partitions)

@@ -62,6 +62,8 @@ class ConsumerGroup:
         self._seen = assignment.progress
         self._told: dict[TopicPartition, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._parting: asyncio.Task[None] | None = None
+        """The end of the last membership."""
         self._must_commit = False
         self._clock: asyncio.Task[None] | None = None
         if options.auto_commit:
@@ -113,27 +115,31 @@ class ConsumerGroup:
             await self._revoke(self.owned, in_time, commits=commits)
         finally:
             self._membership = None
-            await self._watch.close()
-            try:
-                async with asyncio.timeout(max(deadline.remaining_ms, 1) / 1000):
-                    await membership.leave()
-            except TimeoutError:
-                pass  # the coordinator will miss its heartbeats
+            self._remove(self.owned)
+            self._watch.stop()
+            self._parting = parting = asyncio.get_running_loop().create_task(_part(membership, deadline))
+            await asyncio.wait([parting])  # it goes on, also if it is not waited for
+            parting.result()
 
     async def close(self, deadline: Deadline, *, commits: bool = True) -> None:
         """Leave, and stop what runs in the background."""
-        clock, self._clock = self._clock, None
-        if clock is not None:
-            clock.cancel()
-            await asyncio.gather(clock, return_exceptions=True)
+        if self._clock is not None:
+            self._clock.cancel()
+            self._tasks.add(self._clock)
         try:
             if self._tasks and commits:  # what was begun before, also of partitions that are given up
                 await asyncio.wait(self._tasks, timeout=deadline.remaining * COMMIT_SHARE)
-            await self.leave(deadline, commits=commits)
+        except asyncio.CancelledError:
+            commits = False  # nobody wants to wait for it
+            raise
         finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            try:
+                await self.leave(deadline, commits=commits)
+            finally:
+                for task in self._tasks:
+                    task.cancel()
+                tasks = [*self._tasks, self._parting] if self._parting is not None else self._tasks
+                await asyncio.gather(*tasks, return_exceptions=True)
 
     # ---------------------------------------------------------------- commits
 
@@ -248,6 +254,14 @@ class ConsumerGroup:
         self._assignment.remove(partitions)
         for partition in partitions:
             self._told.pop(partition, None)
+
+
+async def _part(membership: Membership, deadline: Deadline) -> None:
+    try:
+        async with asyncio.timeout(max(deadline.remaining_ms, 1) / 1000):
+            await membership.leave()
+    except TimeoutError:
+        pass  # the coordinator will miss its heartbeats
 
 
 async def _tell(callback: Callback | None, partitions: frozenset[TopicPartition]) -> None:

@@ -34,11 +34,11 @@ class TopicWatch:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
-    async def close(self) -> None:
+    def stop(self) -> None:
+        """Watch nothing any more."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     async def topics(self, subscription: Subscription) -> frozenset[str]:
         """The topics that a subscription stands for now."""
