@@ -14,7 +14,12 @@ from millstream.cluster import peers
 from millstream.cluster.peers import COPYING
 from millstream.errors import BrokerNotAvailable, KafkaError, NetworkException
 from millstream.net.listener import close_servers
-from millstream.protocol.messages import FetchRequest, FetchResponse
+from millstream.protocol.messages import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    FetchRequest,
+    FetchResponse,
+)
 from tests.cluster.nodes import Nodes, run, until
 
 NUDGE = FetchRequest(
@@ -55,16 +60,44 @@ def test_a_link_follows_its_broker(tmp_path: Path) -> None:
     run(test, tmp_path, count=2)
 
 
-def test_a_connection_that_broke_is_made_again(tmp_path: Path) -> None:
+def cut(nodes: Nodes, other: int) -> None:
+    for connection in list(nodes[other].listener.connections):
+        assert connection.transport is not None
+        connection.transport.abort()
+
+
+def test_a_connection_that_broke_while_it_was_in_use_is_made_again(tmp_path: Path) -> None:
     async def test(nodes: Nodes) -> None:
         await ask(nodes, 2, COPYING)
         assert not nodes[1].peers.is_lost(2)
-        for connection in list(nodes[2].listener.connections):
-            assert connection.transport is not None
-            connection.transport.abort()
-        await until(lambda: nodes[1].peers.is_lost(2))
+        nodes.holds = True
+        waiting = AlterPartitionRequest(broker_id=1, broker_epoch=1, topics=[])
+        asking = asyncio.create_task(
+            nodes[1].peers.request(2, COPYING, waiting, AlterPartitionResponse, 20_000)
+        )
+        await asyncio.sleep(0.1)
+        cut(nodes, 2)
+        with pytest.raises(NetworkException):
+            await asking
+        assert nodes[1].peers.is_lost(2)
+        nodes.holds = False
         await ask(nodes, 2, COPYING)
         assert not nodes[1].peers.is_lost(2)
+
+    run(test, tmp_path, count=2)
+
+
+def test_a_connection_that_nobody_used_is_no_loss_unless_there_can_be_no_other(tmp_path: Path) -> None:
+    async def test(nodes: Nodes) -> None:
+        await ask(nodes, 2, COPYING)
+        link = nodes[1].peers.link(2, COPYING)
+        cut(nodes, 2)
+        await until(lambda: link._connection is not None and not link._connection.is_open)
+        assert not nodes[1].peers.is_lost(2)
+        await nodes[2].listener.stop()
+        with pytest.raises(NetworkException):
+            await ask(nodes, 2, COPYING)
+        assert nodes[1].peers.is_lost(2)
 
     run(test, tmp_path, count=2)
 

@@ -58,7 +58,12 @@ class Link:
         connection = self._connection
         if connection is None or not connection.is_open:
             connection = await self._connect(deadline)
-        return await connection.request(request, answer, deadline.remaining_ms)
+        try:
+            return await connection.request(request, answer, deadline.remaining_ms)
+        except KafkaError:
+            if not connection.is_open:
+                self._has_lost()
+            raise
 
     async def _connect(self, deadline: Deadline) -> Connection:
         async with self._connecting:
@@ -81,6 +86,8 @@ class Link:
             except KafkaError:
                 self._not_before = peers.clock.monotonic() + self._pause_s * peers.random.uniform(0.8, 1.2)
                 self._pause_s = min(self._pause_s * 2, MAX_PAUSE_S)
+                if self._connection is not None:
+                    self._has_lost()
                 raise
             if self._is_over:
                 connection.abort()
@@ -89,19 +96,20 @@ class Link:
                 connection.api_versions[request.key] = request.versions
             self._pause_s = FIRST_PAUSE_S
             self._connection = connection
+            self._lost_at = None
             return connection
+
+    def _has_lost(self) -> None:
+        if self._lost_at is None:
+            self._lost_at = self._peers.clock.monotonic()
 
     @property
     def is_lost(self) -> bool:
-        """Whether the connection broke a moment ago, and there is no new one yet."""
-        connection = self._connection
-        if connection is None or connection.is_open:
-            self._lost_at = None
-            return False
-        now = self._peers.clock.monotonic()
-        if self._lost_at is None:
-            self._lost_at = now
-        return now - self._lost_at < LOST_S
+        """Whether the connection broke a moment ago while it was in use, and there is no new one yet.
+
+        One that nobody uses is closed by the other broker in time (connections.max.idle.ms).
+        """
+        return self._lost_at is not None and self._peers.clock.monotonic() - self._lost_at < LOST_S
 
     @property
     def is_moved(self) -> bool:
