@@ -42,3 +42,5 @@ def test_partitions_move_and_leaders_are_elected(tmp_path: Path) -> None:
             ["Partition: 2", "Leader: 3"],
         ]
         assert [cells[2] for cells in found] == ["Replicas: 3,2", "Replicas: 1,3", "Replicas: 3,1"]
+        # also asks a broker about what it only copies
+        assert "ProducerId" in tool(bootstrap, "TransactionsCommand", "find-hanging", "--broker-id", "3")

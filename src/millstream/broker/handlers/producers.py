@@ -65,7 +65,10 @@ def _expected(req: InitProducerIdRequest) -> Producer | None:
 
 @handles(DescribeProducersRequest, large_bytes=LONG_LIST_BYTES)
 async def describe_producers(ctx: Context, req: DescribeProducersRequest) -> DescribeProducersResponse:
-    """v0 (KIP-664): the producers whose state a partition remembers. One that is named twice is told once."""
+    """v0 (KIP-664): the producers whose state a partition remembers, also one that is only copied here.
+
+    One that is named twice is told once.
+    """
     response, pauses = DescribeProducersResponse(topics=[]), Pauses()
     asked: dict[str, dict[int, None]] = {}
     failed = 0
@@ -82,7 +85,7 @@ async def describe_producers(ctx: Context, req: DescribeProducersRequest) -> Des
             )
             answer.partitions.append(result)
             try:
-                partition = ctx.broker.replicas.leader(name, index)
+                partition = ctx.broker.replicas.replica(name, index)
             except KafkaError as error:
                 result.error_code = error.code
                 failed += 1
