@@ -433,6 +433,31 @@ def test_a_move_ends_when_enough_are_in_sync_or_fewer_are_asked_for(run_in_memor
     run_in_memory(test)
 
 
+def test_a_replica_whose_broker_is_away_may_stay(run_in_memory: Run) -> None:
+    async def test(cluster: Cluster) -> None:
+        controller = cluster.controller.config.node_id
+        here, away = (id_ for id_ in cluster.ids if id_ != controller)
+        await cluster.create("t", assignment={0: [controller, away], 1: [away, controller]})
+        await cluster.create("other", assignment={0: [here]})
+        await cluster.stop(away)
+        targets = [[controller, away, here], [controller, away]]
+        outcomes = await cluster.controller.controller.reassign(
+            {
+                TopicPartition("t", 0): targets[0],
+                TopicPartition("t", 1): targets[1],
+                TopicPartition("other", 0): [here, away],
+            },
+            may_resize=True,
+        )
+        assert [error is None for error in outcomes.values()] == [True, True, False]
+        await cluster.until(lambda: set(cluster.states("t", controller)[0].isr) == {controller, here})
+        states = cluster.states("t", controller)
+        assert [state.replicas for state in states] == targets
+        assert not any(state.adding or state.removing for state in states)
+
+    run_in_memory(test)
+
+
 def test_a_move_survives_its_controller_and_can_be_taken_back(run_in_memory: Run) -> None:
     async def test(cluster: Cluster) -> None:
         controller = cluster.controller.config.node_id

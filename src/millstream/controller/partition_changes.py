@@ -263,7 +263,8 @@ class PartitionChanges:
                 if target is None:
                     moved = reassignment.cancelled(state, fit, rules)
                 else:
-                    reassignment.check_target(state, target, picture.brokers.keys(), may_resize=may_resize)
+                    known = picture.brokers.keys() | reassignment.original(state)
+                    reassignment.check_target(state, target, known, may_resize=may_resize)
                     moved = reassignment.begun(state, target, fit, rules)
                 outcomes[place] = None
                 moved = settled(moved, rules)
