@@ -147,6 +147,23 @@ def test_watermarks_are_remembered_over_a_restart(tmp_path: Path) -> None:
     run(test, tmp_path)
 
 
+def test_a_partition_that_is_moved_is_not_under_replicated_by_that(tmp_path: Path) -> None:
+    async def test(nodes: Nodes) -> None:
+        await nodes.create(replicas=[1, 2])
+        nodes.holds = True  # nobody gets into the ISR
+        state = nodes.topic.partitions[0]
+        state.replicas, state.adding = [1, 2, 3], [3]
+        state.version += 1
+        await nodes.tell(is_new=False)
+        assert nodes[1].exported("under_replicated_partitions") == 0
+        nodes.elect(1, [1])
+        await nodes.tell(is_new=False)
+        assert nodes[1].exported("under_replicated_partitions") == 1
+        nodes.holds = False
+
+    run(test, tmp_path)
+
+
 def test_what_is_exported_of_replication(tmp_path: Path) -> None:
     async def test(nodes: Nodes) -> None:
         await nodes.create(min_insync_replicas="2")

@@ -100,7 +100,6 @@ class Leadership:
         self._holder = holder
         self._log = log
         self._epoch_start = epoch_start
-        self.replicas = list(state.replicas)
         self.isr = list(state.isr)
         self.version = state.version
         self.proposed: list[int] | None = None
@@ -117,6 +116,7 @@ class Leadership:
 
     def _set_replicas(self, state: PartitionState, now: float) -> None:
         self.replicas = list(state.replicas)
+        self._adding = state.adding
         self.followers = {
             one: self.followers.get(one) or Follower(one, now if one in state.isr else LONG_AGO)
             for one in state.replicas
@@ -172,6 +172,11 @@ class Leadership:
             [one.high_watermark for one in self._counted],
             min_insync=self._log.config.min_insync_replicas,
         )
+
+    @property
+    def is_under_replicated(self) -> bool:
+        """Whether replicas are out of sync, other than those to which the partition is being moved."""
+        return any(one not in self.isr for one in self.replicas if one not in self._adding)
 
     @property
     def has_enough(self) -> bool:

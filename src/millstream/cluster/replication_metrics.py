@@ -43,7 +43,7 @@ def export(
     reading(
         "under_replicated_partitions",
         "Partitions led here that have replicas out of sync.",
-        lambda: sum(len(one.isr) < len(one.replicas) for one in leaderships()),
+        lambda: sum(one.is_under_replicated for one in leaderships()),
     )
     reading(
         "under_min_isr_partitions",
