@@ -384,7 +384,7 @@ class EligibleLeadersNotAvailable(KafkaError, code=83, retriable=True): ...
 
 
 class ElectionNotNeeded(KafkaError, code=84, retriable=True):
-    """The preferred leader leads already."""
+    """The partition has the leader already that an election would give it."""
 
 
 class NoReassignmentInProgress(KafkaError, code=85): ...
