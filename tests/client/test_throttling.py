@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from millstream.client import throttling
 from millstream.client.cluster import Cluster as Client
+from millstream.client.configs import Change, Resource, alter_configs
 from millstream.client.deadline import Deadline
 from millstream.client.replicas import list_reassignments, reassign
 from millstream.model import TopicPartition
@@ -52,10 +54,42 @@ def test_a_rate_holds_for_all_moves_under_way_until_another_is_given(tmp_path: P
         assert held(cluster)[2] == {SLOWLY}
         assert await throttling.unthrottle(client, deadline) == ["t"]
 
+    run(test, tmp_path)
+
+
+def test_a_rate_wins_over_those_of_single_brokers_and_both_are_taken_away(tmp_path: Path) -> None:
+    """Kafka's own tool sets them; a broker that had one kept to it."""
+
+    async def own(client: Client, broker_id: int, rate: int) -> None:
+        changes = [(key, Change.SET, str(rate)) for key in throttling.RATES]
+        await alter_configs(client, Resource.BROKER, str(broker_id), changes, Deadline(60_000))
+
+    async def test(cluster: Cluster, client: Client) -> None:
+        deadline = Deadline(60_000)
+        await cluster.create("t", assignment={0: [1], 1: [1]})
+        before = held(cluster)[2]
+        for broker_id in (1, 3):
+            await own(client, broker_id, 10 * broker_id)
+        await cluster.until(lambda: held(cluster)[2] == {10, 30, *before})
+        await throttling.throttle(client, FIRST, SLOWLY, deadline)
+        await cluster.until(lambda: held(cluster)[2] == {SLOWLY})
+        await own(client, 2, 20)
+        await cluster.until(lambda: held(cluster)[2] == {SLOWLY, 20})
+        assert await throttling.unthrottle(client, deadline) == ["t"]
+        await cluster.until(lambda: held(cluster)[2] == before)
+        await throttling.throttle(client, FIRST, SLOWLY, deadline)
+        await cluster.stop(3)  # its rate is not asked for, as it is not there
+        await throttling.throttle(client, FIRST, FASTER, deadline)
+        assert held(cluster)[2] == {FASTER}
+
+    run(test, tmp_path)
+
+
+def run(test: Callable[[Cluster, Client], Awaitable[None]], folder: Path) -> None:
     async def main() -> None:
         async with (
             asyncio.timeout(60),
-            Cluster(tmp_path) as cluster,
+            Cluster(folder) as cluster,
             Client(f"127.0.0.1:{cluster.brokers[1].port}") as client,
         ):
             await test(cluster, client)

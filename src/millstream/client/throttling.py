@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Container, Iterable, Mapping, Sequence
 
 from millstream.client.cluster import Cluster
-from millstream.client.configs import Change, Resource, alter_configs, topic_values
+from millstream.client.configs import Change, Resource, alter_configs, describe_configs, topic_values
 from millstream.client.deadline import Deadline
 from millstream.client.replicas import list_reassignments
 from millstream.model import TopicPartition
@@ -14,6 +15,10 @@ LEADERS = "leader.replication.throttled.replicas"
 FOLLOWERS = "follower.replication.throttled.replicas"
 RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 ALL_BROKERS = ""
+OF_ONE_BROKER = "dynamic broker"
+
+ANSWER_TIMEOUT_MS = 2000
+"""How long a broker is asked for its own rates before it is looked whether it is still there."""
 
 
 async def throttle(
@@ -22,7 +27,8 @@ async def throttle(
     """Hold what these moves copy to so many bytes a second, at each broker that gives and each that takes.
 
     So are the moves that are under way: brokers have one rate, and a topic's list names all of its replicas
-    that are held. Those in sync are never held back, so that all that is copied from may be named.
+    that are held. Those in sync are never held back, so that all that is copied from may be named. Rates that
+    single brokers have would win over that one, and are taken away.
     """
     metadata = await cluster.refresh(None, deadline)
     moving = await list_reassignments(cluster, deadline)
@@ -48,6 +54,7 @@ async def throttle(
         await alter_configs(cluster, Resource.TOPIC, topic, lists, deadline)
     rates = [(key, Change.SET, str(rate)) for key in RATES]
     await alter_configs(cluster, Resource.BROKER, ALL_BROKERS, rates, deadline)
+    await _take_own_rates(cluster, deadline)
 
 
 async def unthrottle(cluster: Cluster, deadline: Deadline) -> list[str]:
@@ -65,7 +72,31 @@ async def unthrottle(cluster: Cluster, deadline: Deadline) -> list[str]:
         await alter_configs(cluster, Resource.TOPIC, name, lists, deadline)
     rates = [(key, Change.DELETE, None) for key in RATES]
     await alter_configs(cluster, Resource.BROKER, ALL_BROKERS, rates, deadline)
+    await _take_own_rates(cluster, deadline)
     return sorted(held)
+
+
+async def _take_own_rates(cluster: Cluster, deadline: Deadline) -> None:
+    """Take away the rates that are set for single brokers. Each is asked for its own, and told, by itself."""
+
+    async def take(broker_id: int) -> None:
+        name = str(broker_id)
+
+        async def attempt() -> None:
+            if broker_id not in (await cluster.refresh([], deadline)).nodes:
+                return
+            within = deadline.sooner(ANSWER_TIMEOUT_MS)
+            found = await describe_configs(cluster, Resource.BROKER, name, within, keys=RATES)
+            sources = {each.name: each.source for each in found}
+            # Brokers of Apache Kafka may have a rate that they do not describe.
+            own = [key for key in RATES if sources.get(key, OF_ONE_BROKER) == OF_ONE_BROKER]
+            if own:
+                changes = [(key, Change.DELETE, None) for key in own]
+                await alter_configs(cluster, Resource.BROKER, name, changes, within)
+
+        await cluster.retrying(attempt, deadline)
+
+    await asyncio.gather(*map(take, cluster.metadata.nodes))
 
 
 def _without(brokers: Iterable[int], those: Container[int]) -> Sequence[int]:
