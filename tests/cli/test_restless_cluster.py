@@ -104,6 +104,29 @@ def test_a_plan_during_a_move_keeps_the_number_of_replicas(cluster: Cluster, tar
     assert cluster.call(lambda client, deadline: replicas(client, deadline, topic)) == (other,)
 
 
+def test_a_partition_that_is_being_moved_is_healthy(cluster: Cluster, target: int, tmp_path: Path) -> None:
+    """What it had before is in sync: nothing is missing. It counted as under-replicated."""
+    one, other = (broker for broker in cluster.members if broker != target)
+    topic = cluster.create_topic("healthy", 1, assignment={0: [one, other]})
+    needs_two = {"min.insync.replicas": "2"}
+    strict = cluster.create_topic("strict", 1, assignment={0: [one]}, configs=needs_two)
+    cluster[target].pause()  # it cannot copy
+    reassign(cluster, "execute", "-", "--yes", given=json.dumps(moves(topic, one, target)))
+    found = cluster.health()
+    assert found.unresponsive_brokers == [target]
+    assert found.under_replicated == {}
+    words = ("--data", str(tmp_path), "--listen", f"127.0.0.1:{free_port()}", "-b", cluster[one].address)
+    checks = json.loads(start("doctor", "--json", *words).communicate(timeout=60)[0])
+    assert [check["state"] for check in checks if check["check"] == "partitions"] == ["good"]
+    reassign(cluster, "execute", "-", "--yes", given=json.dumps(moves(strict, one, target)))
+    refused = asked(cluster, "produce", strict, "--timeout", "2s")
+    err = refused.communicate(b"in vain\n", timeout=30)[1].decode()
+    assert (refused.returncode, "replicas" in err) == (1, True), err
+    assert [key.topic for key in cluster.health().under_min_isr] == [strict], "brokers count those added, too"
+    cluster[target].resume()
+    until(lambda: reassign(cluster, "status") == [], 30, "the moves have arrived")
+
+
 async def replicas(client: Client, deadline: Deadline, topic: str) -> tuple[int, ...]:
     metadata = await client.refresh([topic], deadline)
     return metadata.topic(topic).partitions[0].replicas

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
-from millstream.client.health import judge
+import asyncio
+
+from millstream.client.cluster import Cluster
+from millstream.client.deadline import Deadline
+from millstream.client.health import Health, examine, judge
 from millstream.client.metadata import Metadata, Node, Partition, Topic
-from millstream.errors import KafkaStorageError
+from millstream.errors import ClusterAuthorizationFailed, KafkaStorageError
 from millstream.model import NO_UUID, TopicPartition
-from millstream.protocol.messages import DescribeLogDirsResponse
+from millstream.protocol.frame import RequestHeader
+from millstream.protocol.messages import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from millstream.protocol.schema import Request
+from tests.client.scripted import Answer, all_versions, scripted_broker
 
 
 def metadata(*partitions: Partition, nodes: tuple[int, ...] = (1, 2, 3), controller: int = 1) -> Metadata:
@@ -53,6 +71,54 @@ def test_no_more_replicas_are_asked_for_than_there_are() -> None:
     assert judge(metadata(Partition(0, 1, 0, (1,), (1,))), {"t": 2}).is_healthy
     assert judge(metadata(Partition(0, 1, 0, (1, 2), (1, 2))), {"t": 3}).is_healthy
     assert list(judge(metadata(Partition(0, 1, 0, (1, 2), (1,))), {"t": 3}).under_min_isr) == [KEY]
+
+
+def test_a_broker_to_which_a_partition_is_being_moved_is_not_missed_yet() -> None:
+    """As Kafka counts: a move is no lack, but what the partition had before must be in sync."""
+    moving = metadata(Partition(0, 1, 0, (1, 3, 2), (1, 2)))
+    assert list(judge(moving, {}).under_replicated) == [KEY]
+    assert judge(moving, {}, adding={KEY: (3,)}).is_healthy
+    lagging = metadata(Partition(0, 1, 0, (1, 3, 2), (1,)))
+    assert list(judge(lagging, {}, adding={KEY: (3,)}).under_replicated) == [KEY]
+    away = judge(metadata(Partition(0, 1, 0, (1, 3, 2), (1, 2)), nodes=(1, 3)), {}, adding={KEY: (3,)})
+    assert (away.missing_brokers, list(away.under_replicated)) == ([2], [KEY])
+
+
+def test_a_controller_that_does_not_tell_of_moves_leaves_the_rest_to_be_judged() -> None:
+    """It refuses, does not know the API, or is silent: a partition that lacks replicas is named then."""
+    refusing = ListPartitionReassignmentsResponse(error_code=ClusterAuthorizationFailed.code, topics=[])
+
+    async def main(answer: Answer, served: ApiVersionsResponse) -> Health:
+        async def script(_: RequestHeader, request: Request) -> Answer:
+            if isinstance(request, ApiVersionsRequest):
+                return served
+            if isinstance(request, MetadataRequest):
+                return described(broker.port)
+            if isinstance(request, DescribeLogDirsRequest):
+                return DescribeLogDirsResponse(results=[])
+            if isinstance(request, DescribeConfigsRequest):
+                return DescribeConfigsResponse(results=[])
+            assert isinstance(request, ListPartitionReassignmentsRequest)
+            return answer
+
+        async with scripted_broker(script) as broker, Cluster(f"127.0.0.1:{broker.port}") as cluster:
+            return await examine(cluster, Deadline(60_000))
+
+    def described(port: int) -> MetadataResponse:
+        part = MetadataResponse.MetadataResponsePartition(
+            partition_index=0, leader_id=1, leader_epoch=0, replica_nodes=[1, 2], isr_nodes=[1]
+        )
+        return MetadataResponse(
+            brokers=[MetadataResponse.MetadataResponseBroker(node_id=1, host="127.0.0.1", port=port)],
+            controller_id=1,
+            topics=[MetadataResponse.MetadataResponseTopic(name="t", topic_id=NO_UUID, partitions=[part])],
+        )
+
+    old = all_versions()
+    old.api_keys = [api for api in old.api_keys if api.api_key != ListPartitionReassignmentsRequest.key]
+    for answer, served in ((refusing, all_versions()), (None, all_versions()), (None, old)):
+        found = asyncio.run(main(answer, served))
+        assert (list(found.under_replicated), found.unresponsive_brokers) == ([KEY], [])
 
 
 def test_no_controller_is_no_health() -> None:

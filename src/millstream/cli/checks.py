@@ -12,7 +12,7 @@ import shutil
 import socket
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from importlib import import_module
 from pkgutil import iter_modules
@@ -22,8 +22,10 @@ from millstream.cli.output import human_bytes
 from millstream.cli.session import with_cluster
 from millstream.client.cluster import Cluster, parse_bootstrap
 from millstream.client.deadline import Deadline
-from millstream.client.metadata import Node
+from millstream.client.health import adding_replicas, is_under_replicated
+from millstream.client.metadata import Metadata, Node
 from millstream.errors import MillstreamError
+from millstream.model import TopicPartition
 from millstream.storage.names import LOCK_FILE
 
 LOW_SPACE_BYTES = 1024**3
@@ -223,18 +225,33 @@ async def _address_check(cluster: Cluster, node: Node) -> Check | None:
     return None
 
 
+async def _address_checks(cluster: Cluster, metadata: Metadata) -> list[Check]:
+    found = await asyncio.gather(*(_address_check(cluster, node) for node in metadata.nodes.values()))
+    return [check for check in found if check is not None]
+
+
 def broker_checks(bootstrap: str) -> list[Check]:
     """Whether a broker answers, how fast, and whether every partition has a leader."""
 
     async def ask(cluster: Cluster, deadline: Deadline) -> list[Check]:
         await cluster.any_connection(deadline)
         started = time.perf_counter()
-        metadata = await cluster.refresh(None, deadline)
+        # As it was told: who does not answer what follows is no longer taken for the controller by `cluster`.
+        metadata = replace(await cluster.refresh(None, deadline))
         answer_ms = (time.perf_counter() - started) * 1000
         brokers = ", ".join(f"{node.id} at {node.address}" for node in metadata.nodes.values())
-        partitions = [p for topic in metadata.topics.values() for p in topic.partitions.values()]
-        leaderless = sum(p.leader not in metadata.nodes for p in partitions)
-        lagging = sum(len(p.isr) < len(p.replicas) for p in partitions)
+        adding, addresses = await asyncio.gather(
+            adding_replicas(cluster, metadata, deadline), _address_checks(cluster, metadata)
+        )
+        partitions = {
+            TopicPartition(topic.name, part.index): part
+            for topic in metadata.topics.values()
+            for part in topic.partitions.values()
+        }
+        leaderless = sum(part.leader not in metadata.nodes for part in partitions.values())
+        lagging = sum(
+            is_under_replicated(part, metadata, adding.get(key, ())) for key, part in partitions.items()
+        )
         checks = [
             Check(
                 "broker",
@@ -257,8 +274,7 @@ def broker_checks(bootstrap: str) -> list[Check]:
             checks.append(Check("partitions", State.NOTE, f"{found}, {lagging} not fully in sync", advice))
         else:
             checks.append(Check("partitions", State.GOOD, found))
-        addresses = await asyncio.gather(*(_address_check(cluster, node) for node in metadata.nodes.values()))
-        return [*checks, *filter(None, addresses)]
+        return [*checks, *addresses]
 
     try:
         return with_cluster(bootstrap, REACH_TIMEOUT_MS, ask)

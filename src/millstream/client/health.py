@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from millstream.client.cluster import Cluster
 from millstream.client.configs import topic_values
 from millstream.client.deadline import Deadline
 from millstream.client.metadata import Metadata, Partition
+from millstream.client.replicas import reassignments_by
 from millstream.errors import KafkaError, NetworkException, RequestTimedOut
 from millstream.model import TopicPartition
 from millstream.protocol.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
@@ -17,7 +18,11 @@ from millstream.protocol.messages import DescribeLogDirsRequest, DescribeLogDirs
 MIN_IN_SYNC = "min.insync.replicas"
 
 DIRS_TIMEOUT_MS = 2000
-"""How long a broker is asked for its log dirs. One that does not answer is said to be unresponsive."""
+"""How long a broker is asked for its log dirs, the controller then also for moves. One that does not answer
+the first is said to be unresponsive."""
+
+Adding = Mapping[TopicPartition, Collection[int]]
+"""The brokers to which partitions are being moved. They are not missed before they have arrived."""
 
 Dirs = Mapping[int, Sequence[DescribeLogDirsResponse.DescribeLogDirsResult]]
 """The log dirs of brokers, as they describe them."""
@@ -36,7 +41,7 @@ class Health:
     under_min_isr: dict[TopicPartition, Partition] = field(default_factory=dict)
     """Refuse writes with acks=all. A topic with fewer replicas than min.insync.replicas needs all of them."""
     under_replicated: dict[TopicPartition, Partition] = field(default_factory=dict)
-    """Some replica is not in sync."""
+    """Some replica is not in sync; those to which a partition is being moved are not counted."""
     failed_dirs: dict[int, list[str]] = field(default_factory=dict)
     """Log dirs, by broker, that cannot be used."""
     full_dirs: dict[int, list[str]] = field(default_factory=dict)
@@ -87,28 +92,53 @@ async def examine(cluster: Cluster, deadline: Deadline) -> Health:
     metadata = replace(await cluster.refresh(None, deadline))
     names = sorted(metadata.topics)
     values = await topic_values(cluster, names, MIN_IN_SYNC, deadline)
-    dirs, unresponsive = await _log_dirs(cluster, metadata, deadline)
-    return judge(metadata, {name: int(value or 1) for name, value in values.items()}, dirs, unresponsive)
+    dirs, unresponsive, adding = await _ask_brokers(cluster, metadata, deadline)
+    min_in_sync = {name: int(value or 1) for name, value in values.items()}
+    return judge(metadata, min_in_sync, dirs, unresponsive, adding)
 
 
-async def _log_dirs(cluster: Cluster, metadata: Metadata, deadline: Deadline) -> tuple[Dirs, list[int]]:
-    """What the brokers say of their log dirs, nothing of those that do not tell it, and who is silent."""
+async def adding_replicas(cluster: Cluster, metadata: Metadata, deadline: Deadline) -> Adding:
+    """What is being moved, as the controller says if it answers; it is asked only if something is missing."""
+    partitions = [part for topic in metadata.topics.values() for part in topic.partitions.values()]
+    if not any(is_under_replicated(part, metadata) for part in partitions):
+        return {}
+    try:
+        moving = await reassignments_by(cluster, metadata.controller_id, deadline)
+    except KafkaError:
+        return {}  # it is silent, does not tell this to everybody, or does not know of it
+    return {key: each.adding for key, each in moving.items()}
+
+
+def is_under_replicated(partition: Partition, metadata: Metadata, adding: Collection[int] = ()) -> bool:
+    """Whether a replica is not in sync, or not there, other than those that are being added."""
+    in_sync = [replica for replica in partition.isr if replica in metadata.nodes]
+    return any(replica not in in_sync for replica in partition.replicas if replica not in adding)
+
+
+async def _ask_brokers(
+    cluster: Cluster, metadata: Metadata, deadline: Deadline
+) -> tuple[Dirs, list[int], Adding]:
+    """What the brokers say of their log dirs, nothing of those that do not tell it, who is silent, and moves."""
     dirs: dict[int, Sequence[DescribeLogDirsResponse.DescribeLogDirsResult]] = {}
     unresponsive: list[int] = []
+    adding: dict[TopicPartition, Collection[int]] = {}
 
     async def ask(broker_id: int) -> None:
         request = DescribeLogDirsRequest(topics=[], wants_hindrances=True)
+        within = deadline.sooner(DIRS_TIMEOUT_MS)
         try:
-            within = deadline.sooner(DIRS_TIMEOUT_MS)
             answer = await cluster.request(broker_id, request, DescribeLogDirsResponse, within)
             dirs[broker_id] = answer.results
         except (NetworkException, RequestTimedOut):
             unresponsive.append(broker_id)
+            return
         except KafkaError:
             pass  # it answers, and does not tell this to everybody
+        if broker_id == metadata.controller_id:  # afterwards: a controller that is busy is not silent
+            adding.update(await adding_replicas(cluster, metadata, within))
 
     await asyncio.gather(*map(ask, metadata.nodes))
-    return dirs, sorted(unresponsive)
+    return dirs, sorted(unresponsive), adding
 
 
 def judge(
@@ -116,11 +146,13 @@ def judge(
     min_in_sync: Mapping[str, int],
     dirs: Dirs | None = None,
     unresponsive: Sequence[int] = (),
+    adding: Adding | None = None,
 ) -> Health:
     """The health that metadata shows, given what min.insync.replicas is for each topic, and the log dirs.
 
-    `unresponsive` are brokers that did not answer.
+    `unresponsive` are brokers that did not answer, `adding` those to which partitions are being moved.
     """
+    adding = adding or {}
     dirs = dict(sorted((dirs or {}).items()))
     nodes = metadata.nodes
     total = 0
@@ -134,9 +166,10 @@ def judge(
             if partition.leader not in nodes:
                 offline[key] = partition
             alive = sum(replica in nodes for replica in partition.isr)
+            # Brokers count those being added, too.
             if alive < min(min_in_sync.get(name, 1), len(partition.replicas)):
                 under_min[key] = partition
-            if alive < len(partition.replicas):
+            if is_under_replicated(partition, metadata, adding.get(key, ())):
                 under[key] = partition
     return Health(
         metadata.controller_id if metadata.controller_id in nodes else None,

@@ -70,10 +70,31 @@ async def reassign(
 
 async def list_reassignments(cluster: Cluster, deadline: Deadline) -> dict[TopicPartition, Reassignment]:
     """The partitions that are on their way."""
-    request = ListPartitionReassignmentsRequest(timeout_ms=cluster.try_timeout_ms(deadline), topics=None)
     response = await _ask_controller(
-        cluster, request, ListPartitionReassignmentsResponse, deadline, lambda answer: answer.error_code
+        cluster,
+        _all_moves(cluster, deadline),
+        ListPartitionReassignmentsResponse,
+        deadline,
+        lambda answer: answer.error_code,
     )
+    return _reassignments(response)
+
+
+async def reassignments_by(
+    cluster: Cluster, broker_id: int, deadline: Deadline
+) -> dict[TopicPartition, Reassignment]:
+    """The partitions that are on their way, as one broker says that is asked once: the controller."""
+    request = _all_moves(cluster, deadline)
+    return _reassignments(
+        await cluster.request(broker_id, request, ListPartitionReassignmentsResponse, deadline)
+    )
+
+
+def _all_moves(cluster: Cluster, deadline: Deadline) -> ListPartitionReassignmentsRequest:
+    return ListPartitionReassignmentsRequest(timeout_ms=cluster.try_timeout_ms(deadline), topics=None)
+
+
+def _reassignments(response: ListPartitionReassignmentsResponse) -> dict[TopicPartition, Reassignment]:
     raise_for(response.error_code, response.error_message, "reassignments")
     return {
         TopicPartition(topic.name, part.partition_index): Reassignment(
