@@ -18,7 +18,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from millstream import protocol
-from millstream.cli.output import human_bytes
+from millstream.cli.output import counted, human_bytes
 from millstream.cli.session import with_cluster
 from millstream.client.cluster import Cluster, parse_bootstrap
 from millstream.client.deadline import Deadline
@@ -164,10 +164,6 @@ def cold_read_check(folder: str) -> Check:
     return Check(name, State.GOOD, "the file system has RWF_NOWAIT")
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
 def descriptors_check() -> Check:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     found = f"{soft} files and connections at once"
@@ -265,7 +261,7 @@ def broker_checks(bootstrap: str) -> list[Check]:
             )
             found = "there is none: no topic is made or changed, and no other leader elected"
             checks.append(Check("controller", State.BAD, found, advice))
-        found = f"{_count(len(partitions), 'partition')} in {_count(len(metadata.topics), 'topic')}"
+        found = f"{counted(len(partitions), 'partition')} in {counted(len(metadata.topics), 'topic')}"
         if leaderless:
             advice = "Start the brokers that hold them."
             checks.append(Check("partitions", State.BAD, f"{found}, {leaderless} without a leader", advice))

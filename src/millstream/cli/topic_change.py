@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from millstream.cli.options import ask, client_options, complete_topics, key_values
-from millstream.cli.output import print_json
+from millstream.cli.output import counted, print_json
 from millstream.cli.session import with_cluster
 from millstream.client.cluster import Cluster
 from millstream.client.configs import Change, Resource, alter_configs
@@ -102,11 +102,7 @@ def create(
             click.echo(f"Topic {topic['name']} exists already.")
             continue
         verb = "could be created" if dry_run else "created"
-        click.echo(f"Topic {topic['name']} {verb}: {_count(topic['partitions'], 'partition')}.")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+        click.echo(f"Topic {topic['name']} {verb}: {counted(topic['partitions'], 'partition')}.")
 
 
 @click.command()
@@ -243,7 +239,7 @@ def delete(
       millstream topic delete orders
       millstream topic delete orders payments --yes
     """
-    ask(f"Delete {_count(len(names), 'topic')} ({', '.join(names)})?", yes)
+    ask(f"Delete {counted(len(names), 'topic')} ({', '.join(names)})?", yes)
 
     async def work(cluster: Cluster, deadline: Deadline) -> list[dict[str, Any]]:
         done = []

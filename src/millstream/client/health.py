@@ -118,7 +118,7 @@ def is_under_replicated(partition: Partition, metadata: Metadata, adding: Collec
 async def _ask_brokers(
     cluster: Cluster, metadata: Metadata, deadline: Deadline
 ) -> tuple[Dirs, list[int], Adding]:
-    """What the brokers say of their log dirs, nothing of those that do not tell it, who is silent, and moves."""
+    """What brokers say of their log dirs, nothing of those that do not tell it; who is silent; the moves."""
     dirs: dict[int, Sequence[DescribeLogDirsResponse.DescribeLogDirsResult]] = {}
     unresponsive: list[int] = []
     adding: dict[TopicPartition, Collection[int]] = {}
