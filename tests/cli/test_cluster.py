@@ -6,6 +6,8 @@ import json
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import CommandLine
 from tests.cli.programs import start
 from tests.processes import free_port
@@ -66,7 +68,7 @@ def test_watch_prints_changes_and_goes_on_without_a_broker() -> None:
         process.communicate(timeout=20)
 
 
-def test_an_even_cluster_has_nothing_to_plan(millstream: CommandLine, tmp_path: Path) -> None:
+def test_an_even_cluster_has_nothing_to_plan(millstream: CommandLine) -> None:
     millstream("topic", "create", "plan-a", "-p", "3")
     assert millstream("reassign", "plan", "--topic", "plan-a", "--json").json == {
         "version": 1,
@@ -77,17 +79,62 @@ def test_an_even_cluster_has_nothing_to_plan(millstream: CommandLine, tmp_path: 
     assert refused.code == 1
     assert "there is no broker 7" in refused.err
     assert millstream.run("reassign", "plan", "--brokers", "one").code == 2
-    twice = millstream.run("reassign", "plan", "--brokers", "1,1", "--replicas", "2", "--topic", "plan-a")
-    assert (twice.code, "2 replicas on 1 brokers" in twice.err) == (1, True)
+    twice = millstream.run("reassign", "plan", "--brokers", "1,1", "--topic", "plan-a")
+    assert (twice.code, "broker 1 is named more than once" in twice.err) == (2, True)
     too_many = millstream.run("reassign", "plan", "--replicas", "2", "--topic", "plan-a")
-    assert "Name more --brokers, or fewer --replicas" in too_many.err
     assert too_many.code == 1
-    assert "2 replicas on 1 brokers" in too_many.err
-    bad = tmp_path / "plan.json"
-    bad.write_text('{"partitions": [{"topic": "plan-a"}]}')
-    refused = millstream.run("reassign", "execute", str(bad), "--yes")
-    assert refused.code == 1
+    assert (
+        "plan-a-0 is to have 2 replicas on 1 broker. Name more --brokers, or fewer --replicas" in too_many.err
+    )
+
+
+def entry(**changes: object) -> dict[str, object]:
+    return {"topic": "plan-c", "partition": 0, "replicas": [1], **changes}
+
+
+def without(key: str) -> dict[str, object]:
+    return {name: value for name, value in entry().items() if name != key}
+
+
+@pytest.mark.parametrize(
+    ("partitions", "message"),
+    [
+        (None, 'it has no list "partitions"'),
+        ([without("topic")], 'partitions[0]: it has no "topic"'),
+        ([without("partition")], 'partitions[0]: it has no "partition"'),
+        ([entry(partition=1), without("replicas")], 'partitions[1]: it has no "replicas"'),
+        ([entry(), entry(partition=1), entry()], "partitions[2]: plan-c-0 is listed before"),
+        (["plan-c"], 'partitions[0]: "plan-c" is not an object'),
+        ([entry(topic=7)], 'partitions[0]: "topic" is 7, not a string'),
+        ([entry(partition=0.0)], 'partitions[0]: "partition" is 0.0, not a number'),
+        ([entry(partition="0")], 'partitions[0]: "partition" is "0", not a number'),
+        ([entry(partition=2**31)], 'partitions[0]: "partition" is 2147483648, not a number'),
+        ([entry(replicas="1")], 'partitions[0]: "replicas" is "1", not a list of brokers'),
+        ([entry(replicas=[1.0])], 'partitions[0]: "replicas" is [1.0], not a list of brokers'),
+        ([entry(replicas=[True])], 'partitions[0]: "replicas" is [true], not a list of brokers'),
+        ([entry(log_dirs=["/data"])], 'partitions[0]: "log_dirs" is ["/data"], but brokers choose'),
+        ([entry(log_dirs="any")], 'partitions[0]: "log_dirs" is "any", but brokers choose'),
+        ([entry(log_dirs=1)], 'partitions[0]: "log_dirs" is 1, but brokers choose'),
+    ],
+)
+def test_a_plan_that_is_none_is_refused_with_its_entry(
+    millstream: CommandLine, partitions: object, message: str
+) -> None:
+    """One entry of two was dropped, digits of a text were brokers, and log dirs had no effect."""
+    plan = {"version": 1} if partitions is None else {"version": 1, "partitions": partitions}
+    refused = millstream.run("reassign", "execute", "-", "--yes", given=json.dumps(plan).encode())
+    assert (refused.code, refused.out) == (1, b"")
     assert "is no plan" in refused.err
+    assert message in refused.err
+
+
+def test_a_plan_may_leave_the_log_dirs_to_the_brokers(millstream: CommandLine) -> None:
+    millstream("topic", "create", "plan-d")
+    plan = {"version": 1, "partitions": [entry(topic="plan-d", log_dirs=["any"])]}
+    moved = millstream("reassign", "execute", "-", "--yes", given=json.dumps(plan).encode())
+    assert moved.text.splitlines()[1].split() == ["plan-d", "0", "done"]
+    for text in ('{"version": 2, "partitions": []}', "[]", "{"):
+        assert millstream.run("reassign", "execute", "-", "--yes", given=text.encode()).code == 1
 
 
 def test_a_plan_for_topics_that_are_not_there_is_an_error(millstream: CommandLine) -> None:

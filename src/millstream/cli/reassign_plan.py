@@ -10,29 +10,35 @@ from typing import IO, Any, TypeVar
 import click
 
 from millstream.cli.options import client_options
-from millstream.cli.output import Cell, print_json, print_table
+from millstream.cli.output import Cell, counted, print_json, print_table
 from millstream.cli.session import with_cluster
 from millstream.client.balance import balanced
 from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
 from millstream.client.metadata import Metadata, Topic
 from millstream.client.replicas import list_reassignments
-from millstream.errors import InvalidReplicationFactor, MillstreamError
+from millstream.errors import MillstreamError
 from millstream.model import TopicPartition
 
 F = TypeVar("F", bound=Callable[..., Any])
 Moves = dict[TopicPartition, tuple[tuple[int, ...], list[int]]]
 """By partition its replicas now, or those that it is on its way to, and those that it should have."""
 
+MAX_NUMBER = 2**31 - 1
+
 
 def broker_list(_: click.Context, __: click.Parameter, value: str | None) -> list[int] | None:
-    """An option such as `--brokers 1,2,3`. What is named twice is one broker."""
+    """An option such as `--brokers 1,2,3`."""
     if value is None:
         return None
     try:
-        return list(dict.fromkeys(int(number) for number in value.split(",")))
+        brokers = [int(number) for number in value.split(",")]
     except ValueError:
         raise click.BadParameter(f"{value!r} is not a list of brokers: write 1,2,3") from None
+    for broker in brokers:
+        if brokers.count(broker) > 1:
+            raise click.BadParameter(f"broker {broker} is named more than once")
+    return brokers
 
 
 def plan_options(command: F) -> F:
@@ -115,10 +121,13 @@ async def make_plan(
             leaving = moving[partition].removing if partition in moving else ()
             placement[partition] = tuple(broker for broker in part.replicas if broker not in leaving)
     racks = {node.id: node.rack for node in metadata.nodes.values()}
-    try:
-        moves = balanced(placement, brokers or list(metadata.nodes), racks, factor)
-    except InvalidReplicationFactor as error:
-        raise MillstreamError(f"{error.message}. Name more --brokers, or fewer --replicas") from None
+    chosen = brokers or list(metadata.nodes)
+    for partition in sorted(placement):
+        wanted = factor or len(placement[partition])
+        if wanted > len(chosen):
+            lack = f"{counted(wanted, 'replica')} on {counted(len(chosen), 'broker')}"
+            raise MillstreamError(f"{partition} is to have {lack}. Name more --brokers, or fewer --replicas")
+    moves = balanced(placement, chosen, racks, factor)
     return {partition: (placement[partition], replicas) for partition, replicas in moves.items()}
 
 
@@ -155,14 +164,54 @@ def plan_document(targets: Mapping[TopicPartition, Sequence[int]]) -> dict[str, 
 
 
 def read_plan(file: IO[str]) -> dict[TopicPartition, list[int]]:
-    """The plan in a file of Kafka's format; what else it holds (log_dirs) has no effect."""
+    """The plan in a file of Kafka's format, which is refused as a whole unless all of it can be asked for."""
     try:
-        document = json.load(file)
-        return {
-            TopicPartition(str(each["topic"]), int(each["partition"])): [int(r) for r in each["replicas"]]
-            for each in document["partitions"]
-        }
-    except (ValueError, KeyError, TypeError) as error:
+        return _targets(json.load(file))
+    except ValueError as error:
         raise MillstreamError(
-            f"{file.name} is no plan, as `millstream reassign plan --json` makes: {error!r}"
+            f"{file.name} is no plan, as `millstream reassign plan --json` makes: {error}"
         ) from None
+
+
+def _targets(document: Any) -> dict[TopicPartition, list[int]]:
+    if not isinstance(document, dict) or not isinstance(document.get("partitions"), list):
+        raise ValueError('it has no list "partitions"')
+    if document.get("version", 1) != 1:
+        raise ValueError(f"its version is {json.dumps(document['version'])}, and only 1 is known")
+    targets: dict[TopicPartition, list[int]] = {}
+    for number, entry in enumerate(document["partitions"]):
+        try:
+            partition, replicas = _target(entry)
+            if partition in targets:
+                raise ValueError(f"{partition} is listed before")
+        except ValueError as error:
+            raise ValueError(f"partitions[{number}]: {error}") from None
+        targets[partition] = replicas
+    return targets
+
+
+def _target(entry: Any) -> tuple[TopicPartition, list[int]]:
+    """One partition and its replicas. No number or list is made of what is none."""
+    if not isinstance(entry, dict):
+        raise ValueError(f"{json.dumps(entry)} is not an object")
+    for key in ("topic", "partition", "replicas"):
+        if key not in entry:
+            raise ValueError(f'it has no "{key}"')
+    topic, index, replicas = entry["topic"], entry["partition"], entry["replicas"]
+    if not isinstance(topic, str):
+        raise ValueError(f'"topic" is {json.dumps(topic)}, not a string')
+    if not _is_number(index):
+        raise ValueError(f'"partition" is {json.dumps(index)}, not a number')
+    if not isinstance(replicas, list) or not all(map(_is_number, replicas)):
+        raise ValueError(f'"replicas" is {json.dumps(replicas)}, not a list of brokers')
+    log_dirs = entry.get("log_dirs", [])
+    if not isinstance(log_dirs, list) or any(folder != "any" for folder in log_dirs):
+        raise ValueError(
+            f'"log_dirs" is {json.dumps(log_dirs)}, but brokers choose the log dir themselves: '
+            'leave it out, or write "any" for each'
+        )
+    return TopicPartition(topic, index), replicas
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MAX_NUMBER
