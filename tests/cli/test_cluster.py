@@ -152,3 +152,30 @@ def test_an_unclean_election_needs_names_and_a_yes(millstream: CommandLine) -> N
     refused = millstream.run("elect", "orders:0", "--unclean")
     assert refused.code == 2
     assert "--yes" in refused.err
+
+
+def test_an_election_that_is_not_needed_is_told_from_one_that_was_held(millstream: CommandLine) -> None:
+    millstream("topic", "create", "elect-a")
+    led = millstream("elect", "elect-a:0")
+    assert led.text.splitlines()[1].split(maxsplit=2) == ["elect-a", "0", "not needed"]
+    assert millstream("elect", "elect-a", "--json").json == [
+        {"topic": "elect-a", "partition": 0, "error": None, "message": None}
+    ]
+    assert millstream.run("elect", "elect-a:1").code == 1
+    for name in ("elect-a:x", "elect-a:", ":0", "elect-a:99999999999"):
+        refused = millstream.run("elect", name)
+        assert (refused.code, "TOPIC:NUMBER" in refused.err) == (2, True), name
+
+
+def test_moves_of_a_topic_that_is_not_there_cannot_be_cancelled(millstream: CommandLine) -> None:
+    """It was said that no partition is on its way."""
+    millstream("topic", "create", "cancel-a")
+    refused = millstream.run("reassign", "cancel", "cancel-a", "nosuch")
+    assert (refused.code, refused.out) == (1, b"")
+    assert "topic nosuch does not exist" in refused.err
+    assert "No partition of cancel-a is on its way" in millstream("reassign", "cancel", "cancel-a").err
+
+
+def test_a_broker_that_cannot_be_unregistered_is_named_once(millstream: CommandLine) -> None:
+    refused = millstream.run("cluster", "unregister", "5")
+    assert (refused.code, refused.err.count("broker 5")) == (1, 1)

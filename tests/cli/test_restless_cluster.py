@@ -104,6 +104,48 @@ def test_a_plan_during_a_move_keeps_the_number_of_replicas(cluster: Cluster, tar
     assert cluster.call(lambda client, deadline: replicas(client, deadline, topic)) == (other,)
 
 
+def test_moves_that_outlast_the_time_out_go_on_and_all_results_are_told(
+    cluster: Cluster, target: int
+) -> None:
+    """A broker that was well was said not to answer, and refusals were not told."""
+    one = next(broker for broker in cluster.members if broker != target)
+    topic = cluster.create_topic("slowly", 2, assignment={0: [one], 1: [one]})
+    plan = moves(topic, target)
+    plan["partitions"] += [{"topic": topic, "partition": 1, "replicas": [one, 9]}]
+    cluster[target].pause()  # it cannot copy
+    words = ("reassign", "execute", "-", "--yes")
+    begun = asked(cluster, *words)
+    out, _ = begun.communicate(json.dumps(moves(topic, target)).encode(), timeout=60)
+    assert (begun.returncode, out.decode().splitlines()[1].split()) == (0, [topic, "0", "begun"])
+    waiting = [asked(cluster, *words, "--wait", "--timeout", "6s", *more) for more in ((), ("--json",))]
+    (text, note), (document, error) = (
+        each.communicate(json.dumps(plan).encode(), timeout=60) for each in waiting
+    )
+    assert [each.returncode for each in waiting] == [1, 1]
+    rows = [line.split(maxsplit=2) for line in text.decode().splitlines()[1:]]
+    assert rows == [[topic, "0", "begun"], [topic, "1", "there is no live broker 9"]]
+    assert "--timeout has passed with 1 partition still on the way. The moves go on" in note.decode()
+    assert [each["error"] for each in json.loads(document)] == [None, "InvalidReplicaAssignment"]
+    assert "1 partition still on the way" in json.loads(error)["message"]
+    assert [each["adding"] for each in reassign(cluster, "status")] == [[target]]
+    cluster[target].resume()
+    until(lambda: reassign(cluster, "status") == [], 30, "the move has arrived")
+
+
+def test_a_rate_holds_on_for_moves_that_outlast_the_time_out(cluster: Cluster) -> None:
+    topic = cluster.create_topic("held", 1, assignment={0: [1]})
+    wrote = start("produce", topic, bootstrap=cluster.bootstrap)
+    assert wrote.communicate(b"x" * 500_000 + b"\n", timeout=60)[1] == b""
+    words = ("--yes", "--wait", "--timeout", "3s", "--throttle", "1KB")
+    waiting = asked(cluster, "reassign", "execute", "-", *words)
+    _, err = waiting.communicate(json.dumps(moves(topic, 2)).encode(), timeout=60)
+    assert waiting.returncode == 1
+    assert "still on the way" in err.decode()
+    assert "The rate holds until `millstream reassign unthrottle`" in err.decode()
+    assert reassign(cluster, "unthrottle") == [topic]
+    until(lambda: reassign(cluster, "status") == [], 60, "the move has arrived")
+
+
 def test_a_partition_that_is_being_moved_is_healthy(cluster: Cluster, target: int, tmp_path: Path) -> None:
     """What it had before is in sync: nothing is missing. It counted as under-replicated."""
     one, other = (broker for broker in cluster.members if broker != target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import click
 
@@ -11,9 +12,13 @@ from millstream.cli.output import Cell, print_json, print_table
 from millstream.cli.session import with_cluster
 from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
-from millstream.client.replicas import elect_leaders
-from millstream.errors import KafkaError
+from millstream.client.replicas import hold_elections
+from millstream.errors import ElectionNotNeeded, KafkaError
 from millstream.model import TopicPartition
+
+NAME = r"[^:]+(:[0-9]{1,9})?"
+"""A topic, or one of its partitions."""
+Results = dict[TopicPartition, KafkaError | None]
 
 
 @click.command()
@@ -36,28 +41,39 @@ def elect(
       millstream elect orders payments:3
       millstream elect orders:0 --unclean
     """
+    for name in names:
+        if not re.fullmatch(NAME, name):
+            raise click.UsageError(f"{name!r} is no partition: write TOPIC:NUMBER, such as orders:0")
     if unclean:
         if not names:
             raise click.UsageError("name the partitions that may lose records, such as orders:0")
         ask(f"Records of {', '.join(names)} may be lost. Go on?", yes)
 
-    async def work(cluster: Cluster, deadline: Deadline) -> dict[TopicPartition, KafkaError | None]:
+    async def work(cluster: Cluster, deadline: Deadline) -> Results:
         partitions = [part for name in names for part in await _partitions(cluster, name, deadline)]
-        return await elect_leaders(cluster, partitions if names else None, deadline, is_unclean=unclean)
+        return await hold_elections(cluster, partitions if names else None, deadline, is_unclean=unclean)
 
-    return report(with_cluster(bootstrap, timeout_ms, work), as_json, "Nothing had to be changed.")
+    results = with_cluster(bootstrap, timeout_ms, work)
+    idle = [key for key, error in results.items() if isinstance(error, ElectionNotNeeded)]
+    results.update(dict.fromkeys(idle))
+    return report(results, as_json, "Nothing had to be changed.", dict.fromkeys(idle, "not needed"))
 
 
 async def _partitions(cluster: Cluster, name: str, deadline: Deadline) -> list[TopicPartition]:
-    match = re.fullmatch(r"(.*):(\d+)", name)
-    if match is not None:
-        return [TopicPartition(match[1], int(match[2]))]
-    topic = await cluster.topic(name, deadline)
-    return [TopicPartition(name, index) for index in topic.partitions]
+    topic, _, number = name.partition(":")
+    if number:
+        return [TopicPartition(topic, int(number))]
+    return [TopicPartition(name, index) for index in (await cluster.topic(name, deadline)).partitions]
 
 
-def report(results: dict[TopicPartition, KafkaError | None], as_json: bool, nothing: str) -> int:
-    """Say what became of each partition; 1 if one was refused."""
+def report(
+    results: Results, as_json: bool, nothing: str, words: Mapping[TopicPartition, str] | None = None
+) -> int:
+    """Say what became of each partition; 1 if one was refused.
+
+    `words` are for those that were not refused and are not done.
+    """
+    words = words or {}
     if as_json:
         print_json(
             [
@@ -72,7 +88,7 @@ def report(results: dict[TopicPartition, KafkaError | None], as_json: bool, noth
         )
     elif results:
         rows: list[list[Cell]] = [
-            [key.topic, key.partition, "done" if error is None else error.message]
+            [key.topic, key.partition, words.get(key, "done") if error is None else error.message]
             for key, error in sorted(results.items())
         ]
         print_table(["topic", "partition", "result"], rows)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Collection
 from typing import IO
 
 import click
 
-from millstream.cli.elect import report
+from millstream.cli.elect import Results, report
 from millstream.cli.options import ask, byte_count, client_options, complete_topics
-from millstream.cli.output import print_json, print_table
+from millstream.cli.output import counted, print_json, print_table
 from millstream.cli.reassign_plan import make_plan, plan_options, print_moves, read_plan
 from millstream.cli.session import with_cluster
 from millstream.client import throttling
@@ -17,12 +19,12 @@ from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
 from millstream.client.replicas import Reassignment, list_reassignments
 from millstream.client.replicas import reassign as ask_to_reassign
-from millstream.errors import KafkaError, NoReassignmentInProgress
+from millstream.errors import KafkaError, MillstreamError, NoReassignmentInProgress
 from millstream.model import TopicPartition
 
 POLL_S = 0.2
 STILL_HELD = "The rate holds until `millstream reassign unthrottle`."
-Results = dict[TopicPartition, KafkaError | None]
+ANSWER_TIMEOUT_MS = 2000
 
 
 @click.command()
@@ -74,34 +76,58 @@ def execute(
     if targets is None:
         targets = with_cluster(bootstrap, timeout_ms, planned)
     if targets:
-        ask(f"Move {len(targets)} partitions?", yes)
+        ask(f"Move {counted(len(targets), 'partition')}?", yes)
 
-    is_held = False
+    results: Results = {}
+    moving: Collection[TopicPartition] = targets
+    is_held = is_asked = False
 
-    async def work(cluster: Cluster, deadline: Deadline) -> Results:
-        nonlocal is_held
+    async def work(cluster: Cluster, deadline: Deadline) -> None:
+        nonlocal moving, is_held, is_asked
         if targets and rate is not None:
             is_held = True
             await throttling.throttle(cluster, targets, rate, deadline)
-        results = await ask_to_reassign(cluster, targets, deadline) if targets else {}
-        is_moving = wait
-        while is_moving:
-            is_moving = bool(await list_reassignments(cluster, deadline))
-            await asyncio.sleep(POLL_S if is_moving else 0)
-        is_over = wait
-        if is_held and not wait and None not in results.values():  # other moves may be held, too
-            is_over = not await list_reassignments(cluster, deadline)
-        if is_over and rate is not None:
+        if targets:
+            results.update(await ask_to_reassign(cluster, targets, deadline))
+        is_asked = True
+        if wait:
+            moving = await _arrived(cluster, deadline)
+        else:
+            with contextlib.suppress(KafkaError):  # what was asked for has been done
+                moving = await list_reassignments(cluster, deadline)
+        is_over = wait or (is_held and None not in results.values())  # other moves may be held, too
+        if is_over and not moving and rate is not None:
             await throttling.unthrottle(cluster, Deadline(timeout_ms))
             is_held = False
-        return results
 
+    failure: MillstreamError | None = None
     try:
-        results = with_cluster(bootstrap, timeout_ms, work)
+        with_cluster(bootstrap, timeout_ms, work)
+    except MillstreamError as error:
+        failure = error
     finally:
         if is_held:
             click.echo(STILL_HELD, err=True)
-    return report(results, as_json, "Nothing has to be moved.")
+    if is_asked:
+        code = report(results, as_json, "Nothing has to be moved.", dict.fromkeys(moving, "begun"))
+    if failure is not None:
+        raise failure
+    if wait and moving:
+        raise MillstreamError(
+            f"--timeout has passed with {counted(len(moving), 'partition')} still on the way. "
+            "The moves go on: see `millstream reassign status`"
+        )
+    return code
+
+
+async def _arrived(cluster: Cluster, deadline: Deadline) -> dict[TopicPartition, Reassignment]:
+    """Wait until no partition is on its way, or the deadline has passed; those that still are."""
+    while True:
+        # Also at the end there is time for an answer: that none came in it says something of the broker.
+        moving = await list_reassignments(cluster, Deadline(max(deadline.remaining_ms, ANSWER_TIMEOUT_MS)))
+        if not moving or deadline.has_passed:
+            return moving
+        await asyncio.sleep(min(POLL_S, deadline.remaining))
 
 
 @click.command()
@@ -171,10 +197,13 @@ def cancel(topics: tuple[str, ...], bootstrap: str, timeout_ms: int, as_json: bo
     async def work(cluster: Cluster, deadline: Deadline) -> Results:
         moving = await list_reassignments(cluster, deadline)
         chosen = [key for key in moving if not topics or key.topic in topics]
+        for name in sorted({*topics} - {key.topic for key in chosen}):
+            await cluster.topic(name, deadline)  # an error, if there is none
         results = await ask_to_reassign(cluster, dict.fromkeys(chosen), deadline) if chosen else {}
         return {
             key: None if isinstance(error, NoReassignmentInProgress) else error
             for key, error in results.items()
         }
 
-    return report(with_cluster(bootstrap, timeout_ms, work), as_json, "No partition is on its way.")
+    whose = f" of {', '.join(topics)}" if topics else ""
+    return report(with_cluster(bootstrap, timeout_ms, work), as_json, f"No partition{whose} is on its way.")

@@ -117,6 +117,18 @@ async def elect_leaders(
     Gives an error for each that has none; those that were led so already are left out where all were
     asked for, and have no error otherwise.
     """
+    results = await hold_elections(cluster, partitions, deadline, is_unclean=is_unclean)
+    return {key: None if isinstance(error, ElectionNotNeeded) else error for key, error in results.items()}
+
+
+async def hold_elections(
+    cluster: Cluster,
+    partitions: Iterable[TopicPartition] | None,
+    deadline: Deadline,
+    *,
+    is_unclean: bool = False,
+) -> dict[TopicPartition, KafkaError | None]:
+    """As `elect_leaders`, with ElectionNotNeeded for those that were asked for and led so already."""
     topics: dict[str, list[int]] = {}
     for partition in partitions or ():
         topics.setdefault(partition.topic, []).append(partition.partition)
@@ -135,9 +147,7 @@ async def elect_leaders(
     )
     raise_for(response.error_code, None, "election")
     return {
-        TopicPartition(topic.topic, part.partition_id): None
-        if part.error_code == ElectionNotNeeded.code
-        else _error(part.error_code, part.error_message)
+        TopicPartition(topic.topic, part.partition_id): _error(part.error_code, part.error_message)
         for topic in response.replica_election_results
         for part in topic.partition_result
     }
@@ -149,7 +159,7 @@ async def unregister_broker(cluster: Cluster, broker_id: int, deadline: Deadline
     response = await _ask_controller(
         cluster, request, UnregisterBrokerResponse, deadline, lambda answer: answer.error_code
     )
-    raise_for(response.error_code, response.error_message, f"broker {broker_id}")
+    raise_for(response.error_code, response.error_message, "unregistration")
 
 
 async def log_sizes(cluster: Cluster, node_id: int, deadline: Deadline) -> dict[TopicPartition, int]:
