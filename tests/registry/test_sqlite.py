@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
+from millstream.registry import outage
 from millstream.registry.contract import Create, RegistryError, SessionLost, Unavailable
 from millstream.registry.database import KEPT_WRITES, Database
 from millstream.registry.sqlite import SqliteRegistry
@@ -597,6 +598,30 @@ def test_who_is_not_found_any_more_has_lost_the_session_and_makes_no_new_registr
             away.rename(folder)
         await registry.start()
         assert await registry.exists("/kept") == 0
+        await registry.close()
+
+    asyncio.run(story())
+
+
+def test_the_log_says_that_the_file_is_out_of_reach_and_that_it_is_back(
+    path: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outage, "REPEAT_S", 0.0)
+
+    async def story() -> None:
+        registry = SqliteRegistry(path, 600)
+        await registry.start()
+        Path(path).rename(f"{path}-away")
+        Path(f"{path}-sessions").rename(f"{path}-sessions-away")
+        await eventually(lambda: registry.session_deadline() < 0)
+        with pytest.raises(Unavailable):
+            await registry.start()
+        assert "the registry has been out of reach for" in caplog.text
+        assert f"are led: the registry {path} cannot be opened" in caplog.text
+        Path(f"{path}-away").rename(path)
+        Path(f"{path}-sessions-away").rename(f"{path}-sessions")
+        await registry.start()
+        await eventually(lambda: "the registry is back, after" in caplog.text)
         await registry.close()
 
     asyncio.run(story())

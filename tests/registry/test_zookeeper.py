@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -19,6 +20,7 @@ from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import Connect, GetData, Sync
 from kazoo.security import make_acl
 
+from millstream.registry import outage
 from millstream.registry.contract import (
     Create,
     NodeExists,
@@ -427,6 +429,48 @@ def test_without_a_majority_nothing_is_written_and_the_deadline_passes(ensemble:
                 break
             except Unavailable:
                 continue
+        await registry.close()
+
+    asyncio.run(story())
+
+
+def test_the_log_says_that_no_server_answers_and_that_one_does_again(
+    server: ZookeeperServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        registry = await started(f"zookeeper://{server.address}/t", 2000)
+        server.kill()
+        await eventually(lambda: "out of reach" in caplog.text, 10)
+        assert registry.session_deadline() < time.monotonic()
+        assert f"are led: {server.address}: Connection refused" in caplog.text
+        await asyncio.get_running_loop().run_in_executor(None, server.start)
+        await eventually(lambda: registry.session_deadline() > time.monotonic() or not registry._ensemble, 30)
+        if registry._ensemble is None:
+            await registry.close()
+            await registry.start()
+        await eventually(lambda: "ZooKeeper is back, after" in caplog.text, 10)
+        for words in ("broke; the session ends", "out of reach", "is back, after"):
+            assert caplog.text.count(words) == 1, caplog.text
+        await registry.close()
+
+    asyncio.run(story())
+
+
+def test_a_server_that_lost_its_data_is_said_to_refuse(
+    server: ZookeeperServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It closes the connection to who has seen more than it has, each time, and tells nobody why."""
+    monkeypatch.setattr(outage, "REPEAT_S", 1.0)
+
+    async def story() -> None:
+        registry = await started(f"zookeeper://{server.address}/t", 2000)
+        await registry.create("/a")
+        server.kill()
+        shutil.rmtree(server.folder / "data" / "version-2")
+        await asyncio.get_running_loop().run_in_executor(None, server.start)
+        line = f"are led: {server.address} refuses sessions: it is without a majority, or lost its data"
+        await eventually(lambda: caplog.text.count(line) >= 2, 30)
+        assert "is back, after" not in caplog.text
         await registry.close()
 
     asyncio.run(story())

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import SessionExpiredError
+from kazoo.exceptions import ConnectionDropped, SessionExpiredError
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.serialization import Connect, Sync
 from kazoo.protocol.states import KazooState
@@ -66,20 +66,22 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self._clock = clock
         self._connect_timeout_s = connect_timeout_s
         self.began_at = float("-inf")
+        self.server = ""
+        """The last server that was tried."""
         self.failure = ""
-        """Why the last server that was tried could not be reached."""
+        """Why it could not be reached."""
         self.connection: socket.socket | None = None
 
     def create_connection(self, *arguments: Any, **options: Any) -> Any:
         options["timeout"] = min(options.get("timeout") or self._connect_timeout_s, self._connect_timeout_s)
         self.began_at = self._clock.monotonic()
+        host, port = options["address"]
+        self.server = f"{options.get('hostname') or host}:{port}"
         try:
             self.connection = super().create_connection(*arguments, **options)
         except OSError as error:
-            host, port = options["address"]
-            self.failure = f"{options.get('hostname') or host}:{port}: {error.strerror or error}"
+            self.failure = f"{self.server}: {error.strerror or error}"
             raise
-        self.failure = ""
         return self.connection
 
     def cut(self) -> None:
@@ -127,12 +129,17 @@ class Ensemble:
         self.client.add_listener(self._state_changed)
         self.client.start_async()
         if not await self.wait_for_connection(self._loop.time() + self._timeout_s):
-            reason = f" ({self._handler.failure})" if self._handler.failure else ""
+            reason = f" ({self.failure})" if self.failure else ""
             raise Unavailable(
                 f"no ZooKeeper server answers within {self._timeout_s:g} s at {self._servers}{reason}"
             )
         self._heart = threading.Thread(target=self._beat, name="registry-heartbeat", daemon=True)
         self._heart.start()
+
+    @property
+    def failure(self) -> str:
+        """Why the last server that was tried could not be reached; empty if it was."""
+        return self._handler.failure
 
     async def wait_for_connection(self, deadline: float) -> bool:
         """Wait until there is a connection, or the session is over, or the deadline passes."""
@@ -210,14 +217,28 @@ class Ensemble:
     # ------------------------------------------------ in other threads
 
     def _watch_negotiation(self) -> None:
-        """Note the time-out that the server grants: kazoo keeps it to itself."""
+        """Note the time-out that the server grants, or why it grants none: kazoo keeps it to itself.
+
+        A server closes the connection when it has no majority, and when its data is older than what this
+        session has seen.
+        """
         connection = self.client._connection
         invoke = connection._invoke
 
         def noting(timeout: float, request: Any, xid: int | None = None) -> Any:
-            result = invoke(timeout, request, xid)
+            try:
+                result = invoke(timeout, request, xid)
+            except ConnectionDropped:
+                self._handler.failure = (
+                    f"{self._handler.server} refuses sessions: it is without a majority, or lost its data"
+                )
+                raise
+            except self._handler.timeout_exception:
+                self._handler.failure = f"{self._handler.server} does not answer"
+                raise
             if isinstance(request, Connect):
                 self.granted_s = result[0].time_out / 1000
+                self._handler.failure = ""
             return result
 
         connection._invoke = noting

@@ -33,6 +33,7 @@ from millstream.registry.contract import (
     check_path,
 )
 from millstream.registry.database import Database, is_busy, is_full, make_file
+from millstream.registry.outage import Outage
 from millstream.registry.session import OtherSessions, OwnSession
 from millstream.registry.watches import Watches
 
@@ -284,10 +285,19 @@ class SqliteRegistry(Registry):
         self._worker: _Worker | None = None
         self._ending: _Worker | None = None
         self._session = 0
+        self._outage = Outage("the registry", self._clock, self.session_deadline, lambda: "")
 
     async def start(self) -> None:
         if self._worker is not None:
             raise RegistryError("the session has begun already")
+        try:
+            await self._begin()
+        except RegistryError as error:
+            self._outage.failed(str(error))
+            raise
+        self._outage.back()
+
+    async def _begin(self) -> None:
         await self._wait_for_ending()
         worker = _Worker(self._path, self._clock, self._timeout_s, self, may_make=self._session == 0)
         try:
@@ -322,6 +332,7 @@ class SqliteRegistry(Registry):
             worker, self._worker = self._worker, None
             worker.stop()
             self._ending = worker
+            self._outage.forget()
         await self._wait_for_ending()
 
     @property
@@ -370,6 +381,7 @@ class SqliteRegistry(Registry):
         self._worker = None
         worker.stop()
         self._ending = worker
+        self._outage.lost()
         if self.on_session_lost is not None:
             self.on_session_lost()
 

@@ -49,6 +49,7 @@ from millstream.registry.contract import (
 )
 from millstream.registry.ensemble import Ensemble
 from millstream.registry.multi_read import MultiRead
+from millstream.registry.outage import Outage
 from millstream.registry.watches import Watches
 from millstream.registry.zookeeper_watch import ZookeeperWatch
 
@@ -108,6 +109,7 @@ class ZookeeperRegistry(Registry):
         self._calls = asyncio.Semaphore(MAX_CALLS)
         self._session = 0
         self._is_beginning = False
+        self._outage = Outage("ZooKeeper", self._clock, self.session_deadline, self._failure)
 
     async def start(self) -> None:
         if self._ensemble is not None or self._is_beginning:
@@ -115,12 +117,19 @@ class ZookeeperRegistry(Registry):
         self._is_beginning = True
         try:
             ensemble = await self._begin()
+        except RegistryError as error:
+            self._outage.failed(str(error))
+            raise
         finally:
             self._is_beginning = False
         # Until here calls are refused: whoever calls knows the number of the session that it is in.
         is_first = self._session == 0
         self._ensemble, self._ending = ensemble, None
         self._session = ensemble.session_id
+        if ensemble.is_connected:
+            self._outage.back()
+        else:
+            self._outage.broke()
         self._arm_all()
         if not is_first:
             self._watches.changed(None)
@@ -158,6 +167,7 @@ class ZookeeperRegistry(Registry):
     async def close(self) -> None:
         if self._ensemble is not None:
             self._ensemble, self._ending = None, self._ensemble
+            self._outage.forget()
         self._disarm_all()
         await self._wait_for_ending()
 
@@ -226,17 +236,19 @@ class ZookeeperRegistry(Registry):
 
     def connected(self, ensemble: Ensemble) -> None:
         if ensemble is self._ensemble:
+            self._outage.back()
             self._arm_all()
             self._watches.changed(None)
 
     def suspended(self, ensemble: Ensemble) -> None:
         if ensemble is self._ensemble:
-            logger.warning("the connection to ZooKeeper broke; the session ends unless it comes again soon")
+            self._outage.broke()
 
     def lost(self, ensemble: Ensemble) -> None:
         if ensemble is not self._ensemble:
             return
         self._ensemble, self._ending = None, ensemble
+        self._outage.lost()
         self._stopping = asyncio.ensure_future(ensemble.stop())
         if self.on_session_lost is not None:
             self.on_session_lost()
@@ -304,6 +316,9 @@ class ZookeeperRegistry(Registry):
                 await self._call_in(ensemble, methodcaller("create_async", path), path)
             except NodeExists:
                 pass  # another broker starts, too
+
+    def _failure(self) -> str:
+        return self._ensemble.failure if self._ensemble is not None else ""
 
     def _full(self, path: str) -> str:
         return self._root + path if path != "/" else self._root or "/"
