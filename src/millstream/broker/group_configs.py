@@ -114,12 +114,15 @@ class GroupConfigs:
             self._task = asyncio.get_running_loop().create_task(self._refresh())
 
     async def _refresh(self) -> None:
+        is_said = False
         while not self._is_fresh:
             self._is_fresh = True
             try:
                 await self._read_all()
             except RegistryError as error:
-                log.warning("what groups set could not be read: %s", error)
+                if not is_said:
+                    log.warning("what groups set could not be read, and is tried again: %s", error)
+                is_said = True
                 self._known.set()
                 self._is_fresh = False
                 await asyncio.sleep(RETRY_SECONDS)
