@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import shutil
 from pathlib import Path
 from random import SystemRandom
 from uuid import uuid4
@@ -113,6 +114,36 @@ def test_no_record_is_lost_while_a_dir_is_away(tmp_path: Path, kind: str, starts
             for number in range(starts):
                 assert offline(broker, f"b{number}") == 0
         assert not list(tmp_path.glob("*/*-stray"))
+
+    asyncio.run(scenario())
+
+
+def test_an_empty_dir_is_used_once_nothing_is_missed(tmp_path: Path) -> None:
+    def make_one() -> Broker:
+        values = {
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "log.dirs": str(tmp_path / "d1"),
+            "registry": f"sqlite:{tmp_path}/registry",
+        }
+        return Broker(BrokerConfig(values))
+
+    async def scenario() -> None:
+        async with make_one() as broker:
+            await create(broker, "lost", 10)
+        shutil.rmtree(tmp_path / "d1")
+        async with make_one() as broker:
+            assert offline(broker, "lost") == 2
+            with pytest.raises(KafkaStorageError, match=r"\(lost-0\): .*d1.* delete the topic"):
+                await create(broker, "new", 1)
+            await broker.controller.delete_topic(broker.metadata.topic("lost"))
+            await create(broker, "new", 1)
+            assert ends(broker, "new") == {"d1": 1}
+            async with asyncio.timeout(10):
+                while "is.new=true" in (tmp_path / "d1" / "meta.properties").read_text():
+                    await asyncio.sleep(0.05)
+        async with make_one() as broker:
+            assert ends(broker, "new") == {"d1": 1}
+            assert broker.store.dirs.kept_all
 
     asyncio.run(scenario())
 

@@ -344,6 +344,10 @@ class SimLock:
         self._mount = mount
         self._path = path
 
+    def check(self) -> None:
+        if not self._mount.exists(self._path):
+            raise OSError(errno.ENOENT, "the lock file is gone", self._path)
+
     def release(self) -> None:
         locks = self._mount.disk.locks
         if locks.get(self._path) is self._mount:

@@ -112,6 +112,51 @@ def test_a_dir_that_fails_takes_down_only_its_logs(world: World) -> None:
     assert Path(world.path, "b", ".kafka_cleanshutdown").exists()
 
 
+@pytest.mark.parametrize("way", ["copied", "deleted", "moved elsewhere"])
+def test_a_new_dir_is_used_once_no_log_is_missing(world: World, way: str) -> None:
+    store = world.store(is_accepted=0)
+    store.absent(PARTITION, SMALL)
+    store.accept_new_dirs()
+    assert store.dirs.has_new
+    with pytest.raises(KafkaStorageError, match=str(PARTITION)):
+        store.create(TopicPartition("new", 0), OTHER_ID, SMALL)
+    if way == "copied":
+        store.create(PARTITION, TOPIC_ID, SMALL, is_copy=True)
+    elif way == "deleted":
+        store.delete(PARTITION, TOPIC_ID)
+    else:
+        store.not_expected(PARTITION)
+    store.create(TopicPartition("new", 0), OTHER_ID, SMALL)
+    store.accept_new_dirs()
+    assert not store.dirs.has_new
+    store.close()
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+@pytest.mark.parametrize("noticed_by", ["new logs", "a look"])
+def test_a_dir_that_is_not_in_its_place_any_more_has_failed(
+    world: World, is_replaced: bool, noticed_by: str
+) -> None:
+    """As one that is unmounted: what would be made at its path is hidden once it is mounted again."""
+    store = world.store(("a", "b"))
+    failed: list[str] = []
+    store.on_dir_failure = failed.append
+    path = Path(world.path, "a")
+    path.rename(Path(world.path, "away"))
+    if is_replaced:
+        path.mkdir()
+    for name in "b", "a":
+        if noticed_by == "a look":
+            store.dirs.look_after(f"{world.path}/{name}")
+        else:
+            created = store.create(TopicPartition(name, 0), TOPIC_ID, SMALL)
+            assert created.dir_path.endswith("/b")
+    assert failed == [str(path)]
+    assert [folder.has_failed for folder in store.dirs] == [True, False]
+    assert not is_replaced or not list(path.iterdir())
+    store.close()
+
+
 def test_a_dir_that_cannot_be_opened_is_left_out(world: World) -> None:
     Path(world.path, "a").write_bytes(b"not a folder")
     store = world.store(("a", "b"))

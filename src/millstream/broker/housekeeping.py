@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 FLUSH_CHECK_MS = 1000
 HASTY_CHECK_MS = 50
 """How often logs are looked at whose flush.ms is small, at the most."""
-ROOM_CHECK_MS = 1000
+DIR_CHECK_MS = 1000
 MEND_MS = 500
 YIELD_SECONDS = 0.005
 
@@ -51,15 +51,16 @@ class Housekeeping:
                 partial(self.checkpoint_starts, folder.path),
             )
             background.every(
-                f"looking for room in {folder.path}",
-                lambda: ROOM_CHECK_MS,
-                partial(self.look_for_room, folder.path),
+                f"looking after {folder.path}",
+                lambda: DIR_CHECK_MS,
+                partial(self.look_after, folder.path),
             )
             background.every(
                 f"removing deleted files of {folder.path}",
                 lambda: 1000,
                 partial(self.remove_deleted, folder.path),
             )
+        background.every("accepting log dirs", lambda: DIR_CHECK_MS, self.accept_dirs)
         background.every(
             "saving high watermarks",
             lambda: config["replica.high.watermark.checkpoint.interval.ms"],
@@ -135,10 +136,15 @@ class Housekeeping:
         threads = self._broker.threads.flushes(dir_path)
         await asyncio.get_running_loop().run_in_executor(threads, work, dir_path)
 
-    async def look_for_room(self, dir_path: str) -> None:
-        """See whether a log dir that was full has room again."""
-        if self._broker.store.dirs.is_full(dir_path):
-            await self._in_thread(self._broker.store.dirs.look_for_room, dir_path)
+    async def look_after(self, dir_path: str) -> None:
+        """See whether a log dir is still there, and whether one that was full has room again."""
+        await self._in_thread(self._broker.store.dirs.look_after, dir_path)
+
+    async def accept_dirs(self) -> None:
+        """Take log dirs for good that were new, once nothing is missing any more."""
+        store = self._broker.store
+        if store.dirs.has_new:
+            await asyncio.get_running_loop().run_in_executor(None, store.accept_new_dirs)
 
     async def remove_deleted(self, dir_path: str) -> None:
         """Remove what was deleted in a log dir longer than file.delete.delay.ms ago."""

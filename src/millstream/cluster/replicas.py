@@ -312,6 +312,7 @@ class Replicas:
         if self._fetchers is not None:
             self._fetchers.remove(partition)
         was_leader = partition.is_leader
+        self._store.not_expected(partition.name)
         partition.fail(NotLeaderOrFollower(f"{partition.name} is held by other brokers now"))
         if was_leader:
             self.on_resign(partition)

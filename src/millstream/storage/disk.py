@@ -44,6 +44,10 @@ class File(Protocol):
 class Lock(Protocol):
     """A held lock file. The machine lets go of it when the process dies."""
 
+    def check(self) -> None:
+        """OSError if there is another file at its path, or none: the folder was moved or unmounted."""
+        ...
+
     def release(self) -> None: ...
 
 

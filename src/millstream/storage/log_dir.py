@@ -351,6 +351,11 @@ class LogDir:
         content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
         self._disk.replace_file(f"{self.path}/{names.CLEAN_FILE}", content.encode())
 
+    def check_place(self) -> None:
+        """OSError if the dir is not at its path any more: what is made there by name would be lost to it."""
+        if self._lock is not None:
+            self._lock.check()
+
     def volume_bytes(self) -> tuple[int, int]:
         """The size of the file system and what is free of it; -1 if the dir has failed."""
         if self.has_failed:

@@ -92,6 +92,16 @@ class LogDirs:
         self._known.remember(self.not_written)
 
     @property
+    def has_new(self) -> bool:
+        """Whether a dir is new, and none is missed."""
+        return any(folder.is_new for folder in self._dirs) and not self.is_one_missing
+
+    @property
+    def is_one_missing(self) -> bool:
+        """Whether a dir is not there that may come back."""
+        return bool(self._known.missing)
+
+    @property
     def may_miss_logs(self) -> bool:
         """Whether logs may lie where they cannot be seen now."""
         return self._known.may_miss_logs
@@ -135,13 +145,16 @@ class LogDirs:
                 error,
             )
 
-    def is_full(self, path: str) -> bool:
-        """Whether something could not be written into a dir for want of room."""
-        return any(folder.is_full for folder in self.some(path))
-
-    def look_for_room(self, path: str) -> None:
-        """See whether a dir that was full has room again."""
+    def look_after(self, path: str) -> None:
+        """See whether a dir is still in its place, and whether one that was full has room again."""
         for folder in self.some(path):
+            if folder.has_failed:
+                continue
+            try:
+                folder.check_place()
+            except OSError as error:
+                self.failed(folder, error)
+                continue
             if folder.is_full and folder.has_room():
                 folder.is_full = False
                 log.info("the log dir %s has room again", folder.path)

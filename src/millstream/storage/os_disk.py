@@ -197,8 +197,18 @@ class OsLock:
     """An flock on a lock file; the kernel lets go of it when the process dies."""
 
     def __init__(self, path: str) -> None:
+        self._path = path
         self._descriptor: _Descriptor | None = _Descriptor(os.open(path, _FLAGS | os.O_CREAT, 0o644))
         fcntl.flock(self._descriptor.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._is_comparable = self._is_in_place()  # some file systems number a file twice
+
+    def _is_in_place(self) -> bool:
+        descriptor = self._descriptor
+        return descriptor is None or os.path.samestat(os.fstat(descriptor.fd), os.stat(self._path))
+
+    def check(self) -> None:
+        if self._is_comparable and not self._is_in_place():
+            raise OSError(errno.ESTALE, "another folder is in its place", self._path)
 
     def release(self) -> None:
         self._descriptor = None

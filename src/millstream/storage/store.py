@@ -105,7 +105,8 @@ class Store:
         self._topic_ids: dict[TopicPartition, UUID] = {}
         self._doubles: dict[TopicPartition, list[tuple[Log, LogDir, UUID]]] = {}
         """Further logs of a partition, in other log dirs, until `get` says which topic id is meant."""
-        self._is_missing_logs = False
+        self._absent: set[TopicPartition] = set()
+        """Those of which a log should be here, and is not."""
         self.missed: list[str] = []
         """Folders of logs that were taken away while no process worked here."""
         self._loaded: list[LoadedDir] = []
@@ -262,20 +263,21 @@ class Store:
     ) -> Log:
         """A new, empty log, in the log dir that has the fewest; durable with its first flush.
 
-        A dir that is full is passed over, one that fails is out of use from then on. While logs are
+        A dir that is full is passed over, one that fails is out of use from then on. While logs or dirs are
         missing, a new dir is not used either, as it may be the empty place of a volume that is not
         mounted; unless the log `is_copy`, and others have what it is to hold.
         """
         usable = [
             folder
             for folder in self.dirs.usable()
-            if (is_copy or not (folder.is_new and self._is_missing_logs))
+            if is_copy or not (folder.is_new and (self._absent or self.dirs.is_one_missing))
         ]
         failure: OSError | None = None
         for folder in sorted(usable, key=lambda one: one.log_count):
             path = f"{folder.path}/{partition}"
-            self.dirs.begin_to_use(folder)
             try:
+                folder.check_place()
+                self.dirs.begin_to_use(folder)
                 self._make_folder(partition, folder, path, topic_id)
             except OSError as error:
                 failure = error
@@ -286,9 +288,13 @@ class Store:
                 continue
             created = create_log(self._surroundings(folder), path, partition, config)
             self._add(created, folder, topic_id)
+            self._absent.discard(partition)
             return created
+        if failure is None and self.dirs.usable():
+            example, why = min(self._absent, default="some"), self.dirs.why_logs_are_missing()
+            raise KafkaStorageError(f"{partition} is not made while others are missing ({example}): {why}")
         if failure is None:
-            raise KafkaStorageError("no log dir can be used: all have failed, or are not the expected ones")
+            raise KafkaStorageError("no log dir can be used: all have failed")
         raise KafkaStorageError(f"creating {partition}: {failure}") from failure
 
     def _make_folder(self, partition: TopicPartition, folder: LogDir, path: str, topic_id: UUID) -> None:
@@ -322,15 +328,19 @@ class Store:
 
         No folder is made: the real one may come back, with its records, once its log dir does.
         """
-        self._is_missing_logs = True
+        self._absent.add(partition)
         if not reason:
             reason = f"{partition} is in none of the log dirs, but {self.dirs.why_logs_are_missing()}"
         log.error("%s stays offline: %s", partition, reason)
         return absent_log(self._disk, self._clock, self._random, partition, config, reason)
 
+    def not_expected(self, partition: TopicPartition) -> None:
+        """The log of a partition does not have to be here any more."""
+        self._absent.discard(partition)
+
     def accept_new_dirs(self) -> None:
         """If no log is missing, take the log dirs as they are: from the next start on these are expected."""
-        if not self._is_missing_logs:
+        if not self._absent:
             self.dirs.settle()
 
     def count_of(self, topic: str, topic_id: UUID) -> int:
@@ -349,6 +359,7 @@ class Store:
         KafkaStorageError if its log dir has failed: a deletion there would not outlive a power loss, and
         is to be tried again once the dir can be used.
         """
+        self._absent.discard(partition)
         if partition not in self._logs:
             return
         if topic_id is not None and self._topic_ids[partition] not in (topic_id, NO_UUID):
