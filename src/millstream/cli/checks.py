@@ -1,8 +1,7 @@
-"""The single checks of `millstream doctor`."""
+"""The checks of `millstream doctor` on this machine; cluster_checks.py has those on brokers."""
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import fcntl
 import os
@@ -12,25 +11,19 @@ import shutil
 import socket
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from importlib import import_module
 from pkgutil import iter_modules
 
 from millstream import protocol
-from millstream.cli.output import counted, human_bytes
-from millstream.cli.session import with_cluster
-from millstream.client.cluster import Cluster, parse_bootstrap
-from millstream.client.deadline import Deadline
-from millstream.client.health import adding_replicas, is_under_replicated
-from millstream.client.metadata import Metadata, Node
+from millstream.cli.output import human_bytes
+from millstream.client.cluster import parse_bootstrap
 from millstream.errors import MillstreamError
-from millstream.model import TopicPartition
 from millstream.storage.names import LOCK_FILE
 
 LOW_SPACE_BYTES = 1024**3
 LOW_DESCRIPTORS = 4096
-REACH_TIMEOUT_MS = 3000
 CLOCK_SKEW_SECONDS = 2
 
 
@@ -209,72 +202,3 @@ def clock_check(data: str) -> Check:
             "clock", State.NOTE, f"{found}, but the disk's is {skew:.0f} s apart", "Synchronise them."
         )
     return Check("clock", State.GOOD, found)
-
-
-async def _address_check(cluster: Cluster, node: Node) -> Check | None:
-    """What is wrong with the address of a broker; each has as long to answer as if it were the only one."""
-    try:
-        await cluster.connection(node.id, Deadline(REACH_TIMEOUT_MS))
-    except MillstreamError as error:
-        advice = "Set advertised.listeners to an address that clients can reach."
-        return Check("broker address", State.BAD, f"{node.address}: {error}", advice)
-    return None
-
-
-async def _address_checks(cluster: Cluster, metadata: Metadata) -> list[Check]:
-    found = await asyncio.gather(*(_address_check(cluster, node) for node in metadata.nodes.values()))
-    return [check for check in found if check is not None]
-
-
-def broker_checks(bootstrap: str) -> list[Check]:
-    """Whether a broker answers, how fast, and whether every partition has a leader."""
-
-    async def ask(cluster: Cluster, deadline: Deadline) -> list[Check]:
-        await cluster.any_connection(deadline)
-        started = time.perf_counter()
-        # As it was told: who does not answer what follows is no longer taken for the controller by `cluster`.
-        metadata = replace(await cluster.refresh(None, deadline))
-        answer_ms = (time.perf_counter() - started) * 1000
-        brokers = ", ".join(f"{node.id} at {node.address}" for node in metadata.nodes.values())
-        adding, addresses = await asyncio.gather(
-            adding_replicas(cluster, metadata, deadline), _address_checks(cluster, metadata)
-        )
-        partitions = {
-            TopicPartition(topic.name, part.index): part
-            for topic in metadata.topics.values()
-            for part in topic.partitions.values()
-        }
-        leaderless = sum(part.leader not in metadata.nodes for part in partitions.values())
-        lagging = sum(
-            is_under_replicated(part, metadata, adding.get(key, ())) for key, part in partitions.items()
-        )
-        checks = [
-            Check(
-                "broker",
-                State.GOOD,
-                f"answers in {answer_ms:.1f} ms; cluster {metadata.cluster_id}; {brokers}",
-            )
-        ]
-        if metadata.controller_id not in metadata.nodes:
-            advice = (
-                "The brokers may not reach their registry, or its disk failed: their logs say what is wrong."
-            )
-            found = "there is none: no topic is made or changed, and no other leader elected"
-            checks.append(Check("controller", State.BAD, found, advice))
-        found = f"{counted(len(partitions), 'partition')} in {counted(len(metadata.topics), 'topic')}"
-        if leaderless:
-            advice = "Start the brokers that hold them."
-            checks.append(Check("partitions", State.BAD, f"{found}, {leaderless} without a leader", advice))
-        elif lagging:
-            advice = "Some replicas are behind or away."
-            checks.append(Check("partitions", State.NOTE, f"{found}, {lagging} not fully in sync", advice))
-        else:
-            checks.append(Check("partitions", State.GOOD, found))
-        return [*checks, *addresses]
-
-    try:
-        return with_cluster(bootstrap, REACH_TIMEOUT_MS, ask)
-    except MillstreamError as error:
-        return [
-            Check("broker", State.NOTE, f"none at {bootstrap}: {error}", "Start one with `millstream serve`.")
-        ]

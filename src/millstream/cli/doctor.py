@@ -6,7 +6,8 @@ import sys
 
 import click
 
-from millstream.cli.checks import Check, State, broker_checks, machine_checks
+from millstream.cli.checks import Check, State, machine_checks
+from millstream.cli.cluster_checks import broker_checks
 from millstream.cli.options import bootstrap_option, json_option
 from millstream.cli.output import print_json
 

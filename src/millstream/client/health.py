@@ -92,7 +92,7 @@ async def examine(cluster: Cluster, deadline: Deadline) -> Health:
     metadata = replace(await cluster.refresh(None, deadline))
     names = sorted(metadata.topics)
     values = await topic_values(cluster, names, MIN_IN_SYNC, deadline)
-    dirs, unresponsive, adding = await _ask_brokers(cluster, metadata, deadline)
+    dirs, unresponsive, adding = await ask_brokers(cluster, metadata, deadline)
     min_in_sync = {name: int(value or 1) for name, value in values.items()}
     return judge(metadata, min_in_sync, dirs, unresponsive, adding)
 
@@ -115,7 +115,7 @@ def is_under_replicated(partition: Partition, metadata: Metadata, adding: Collec
     return any(replica not in in_sync for replica in partition.replicas if replica not in adding)
 
 
-async def _ask_brokers(
+async def ask_brokers(
     cluster: Cluster, metadata: Metadata, deadline: Deadline
 ) -> tuple[Dirs, list[int], Adding]:
     """What brokers say of their log dirs, nothing of those that do not tell it; who is silent; the moves."""
