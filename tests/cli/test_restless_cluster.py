@@ -174,6 +174,28 @@ async def replicas(client: Client, deadline: Deadline, topic: str) -> tuple[int,
     return metadata.topic(topic).partitions[0].replicas
 
 
+def test_who_is_away_is_named_by_plans_and_by_the_doctor(cluster: Cluster, tmp_path: Path) -> None:
+    topic = cluster.create_topic("away", 1, assignment={0: [3]})
+    cluster[3].kill()
+    cluster.wait_for_brokers({1, 2})
+    try:
+        plan = ("reassign", "plan", "--json", "--topic", topic)
+        planned = start(*plan, bootstrap=cluster[1].address)
+        out, err = planned.communicate(timeout=60)
+        assert [entry["replicas"] for entry in json.loads(out)["partitions"]] in ([[1]], [[2]])
+        assert err.decode() == "Broker 3 is away: its replicas are planned onto others.\n"
+        named = start(*plan, "--brokers", "1,2", bootstrap=cluster[1].address)
+        assert named.communicate(timeout=60)[1] == b"", "who names brokers knows it"
+        words = ("--data", str(tmp_path), "--listen", f"127.0.0.1:{free_port()}", "-b", cluster[1].address)
+        checks = json.loads(start("doctor", "--json", *words).communicate(timeout=60)[0])
+        found = {check["check"]: check for check in checks}
+        assert found["partitions"]["advice"] == "Start broker 3."
+        assert found["missing brokers"]["found"].endswith(": 3")
+    finally:
+        cluster.start_broker(3)
+    cluster.wait_until_healthy()
+
+
 def test_a_rate_is_taken_back_where_nothing_moves(millstream: CommandLine, tmp_path: Path) -> None:
     millstream("topic", "create", "refused")
     plan = tmp_path / "plan.json"

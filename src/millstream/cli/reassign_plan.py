@@ -106,6 +106,8 @@ async def make_plan(
 ) -> Moves:
     """The moves to an even placement on these brokers (all that are alive, where None).
 
+    Whoever names none is told which brokers are away and lose their replicas.
+
     A partition on its way counts as having arrived: the brokers that it leaves hold it until then, and would
     stay with it for good if they were taken for its replicas.
     """
@@ -127,6 +129,12 @@ async def make_plan(
         if wanted > len(chosen):
             lack = f"{counted(wanted, 'replica')} on {counted(len(chosen), 'broker')}"
             raise MillstreamError(f"{partition} is to have {lack}. Name more --brokers, or fewer --replicas")
+    away = sorted({broker for replicas in placement.values() for broker in replicas} - metadata.nodes.keys())
+    if away and brokers is None:
+        whose = (
+            f"Broker {away[0]} is away: its" if len(away) == 1 else f"Brokers {_ids(away)} are away: their"
+        )
+        click.echo(f"{whose} replicas are planned onto others.", err=True)
     moves = balanced(placement, chosen, racks, factor)
     return {partition: (placement[partition], replicas) for partition, replicas in moves.items()}
 
@@ -147,10 +155,13 @@ def _matching(metadata: Metadata, patterns: Sequence[str]) -> list[Topic]:
 
 def print_moves(moves: Moves) -> None:
     rows: list[list[Cell]] = [
-        [key.topic, key.partition, ",".join(map(str, now)), ",".join(map(str, then))]
-        for key, (now, then) in moves.items()
+        [key.topic, key.partition, _ids(now), _ids(then)] for key, (now, then) in moves.items()
     ]
     print_table(["topic", "partition", "replicas", "to be"], rows)
+
+
+def _ids(brokers: Sequence[int]) -> str:
+    return ",".join(map(str, brokers))
 
 
 def plan_document(targets: Mapping[TopicPartition, Sequence[int]]) -> dict[str, Any]:

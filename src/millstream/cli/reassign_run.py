@@ -184,6 +184,9 @@ def _ids(each: Reassignment) -> list[str]:
 
 @click.command()
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...", shell_complete=complete_topics)
+@click.option(
+    "--yes", is_flag=True, expose_value=False, help="As with `reassign execute`; nothing is asked here."
+)
 @client_options
 def cancel(topics: tuple[str, ...], bootstrap: str, timeout_ms: int, as_json: bool) -> int:
     """Leave the partitions of TOPICs, or all that are on their way, where they were.
