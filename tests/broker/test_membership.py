@@ -29,7 +29,7 @@ class Member:
     def __init__(self, on_lost: Callable[[], None] = lambda: None) -> None:
         self.tree = MemoryTree()
         self.registry = MemoryRegistry(self.tree)
-        self._back = asyncio.Event()
+        self.back, self.replaced = asyncio.Event(), asyncio.Event()
         self.membership = Membership(
             self.registry,
             BrokerConfig({"node.id": "1"}),
@@ -37,7 +37,8 @@ class Member:
             (Endpoint("PLAINTEXT", "localhost", 9092),),
             "PLAINTEXT",
             on_lost=on_lost,
-            on_joined=self._back.set,
+            on_replaced=self.replaced.set,
+            on_joined=self.back.set,
         )
 
     async def __aenter__(self) -> Member:
@@ -52,10 +53,10 @@ class Member:
 
     async def was_clean_after_a_loss(self) -> bool:
         """What it says in the session that follows one that was lost."""
-        self._back.clear()
+        self.back.clear()
         self.registry.lose()
         async with asyncio.timeout(10):
-            await self._back.wait()
+            await self.back.wait()
         node = await self.registry.get(f"{tree.BROKERS}/1")
         return msgspec.json.decode(node.data, type=tree.BrokerIdNode).was_clean
 
@@ -110,6 +111,42 @@ def test_what_another_process_of_its_number_did_is_said_when_it_is_back() -> Non
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("port", [9092, 9093])
+def test_a_process_that_has_its_number_is_heard_of_and_waited_for(
+    caplog: pytest.LogCaptureFixture, port: int
+) -> None:
+    """But what an earlier session of its own has left is no other process."""
+
+    async def main() -> None:
+        async with Member() as member, asyncio.timeout(20):
+            await member.membership.join(True, kept, nothing, nothing)
+            other, may_start = MemoryRegistry(member.tree), asyncio.Event()
+            start = member.registry.start
+
+            async def start_later() -> None:
+                await may_start.wait()
+                await start()
+
+            member.registry.start = start_later  # type: ignore[method-assign]
+            member.registry.lose()
+            await other.start()
+            path = f"{tree.BROKERS}/1"
+            node = tree.BrokerIdNode([f"PLAINTEXT://localhost:{port}"], "localhost", port, timestamp="0")
+            await other.create(path, tree.dump(node), ephemeral=True)
+            may_start.set()
+            while not caplog.messages[1:]:  # the loss, and that there is another
+                await asyncio.sleep(0.01)
+            assert member.replaced.is_set() == (port == 9093)
+            assert member.membership.epoch == -1
+            await other.delete(path)
+            await member.back.wait()
+            assert member.membership.epoch >= 0
+            await other.close()
+
+    asyncio.run(main())
+    assert sum(f"registered already, at localhost:{port}" in message for message in caplog.messages) == 1
+
+
 def test_what_another_process_of_its_number_began_is_asked_for_again_once_it_is_registered() -> None:
     """Also by one that says already that it may lack something: what it begins next is to come after that."""
 
@@ -145,6 +182,7 @@ def test_a_number_that_another_broker_has_is_told_with_its_address(
                     (Endpoint("PLAINTEXT", "::1", 9092 + number),),
                     "PLAINTEXT",
                     on_lost=lambda: None,
+                    on_replaced=lambda: None,
                     on_joined=lambda: None,
                 )
             )
@@ -188,6 +226,7 @@ def test_a_killed_broker_starts_again_whatever_session_time_out_was_granted_to_i
             (Endpoint("PLAINTEXT", "localhost", 9092),),
             "PLAINTEXT",
             on_lost=lambda: None,
+            on_replaced=lambda: None,
             on_joined=lambda: None,
         )
         await membership.join(True, kept, nothing, nothing)
@@ -215,6 +254,7 @@ def test_a_broker_that_leaves_takes_nobody_elses_registration_away() -> None:
             (Endpoint("PLAINTEXT", "localhost", 9092),),
             "PLAINTEXT",
             on_lost=lost.set,
+            on_replaced=lambda: None,
             on_joined=lambda: None,
         )
         await membership.join(True, kept, nothing, nothing)

@@ -147,6 +147,22 @@ def test_watermarks_are_remembered_over_a_restart(tmp_path: Path) -> None:
     run(test, tmp_path)
 
 
+@pytest.mark.parametrize("replicas", [[1], [1, 2, 3]])
+def test_a_broker_whose_number_another_has_leads_nothing_until_it_is_told_again(
+    tmp_path: Path, replicas: list[int]
+) -> None:
+    async def test(nodes: Nodes) -> None:
+        await nodes.create(replicas=replicas)
+        await nodes[1].send(b"x")
+        nodes[1].replicas.replaced()
+        with pytest.raises(NotLeaderOrFollower):
+            nodes[1].append(b"y")
+        await nodes.tell(1, is_new=False)
+        await nodes[1].send(b"z")
+
+    run(test, tmp_path)
+
+
 def test_a_partition_that_is_moved_is_not_under_replicated_by_that(tmp_path: Path) -> None:
     async def test(nodes: Nodes) -> None:
         await nodes.create(replicas=[1, 2])

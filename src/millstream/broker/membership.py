@@ -7,7 +7,8 @@ then what needs the registry is refused with errors that clients retry.
 
 The number of the registration is the broker's epoch: whatever is said of an earlier one is out of date. What
 a crash may have cost this broker is said in every registration until a controller has drawn the consequences.
-So is it if another process worked under its number while it was not registered, in other log dirs.
+So is it if another process worked under its number while it was not registered, in other log dirs. While one
+has its number, it leads nothing at all: the other one has what nobody else has, in the cluster's eyes.
 """
 
 from __future__ import annotations
@@ -42,17 +43,24 @@ class Membership:
         endpoints: tuple[Endpoint, ...],
         peer_listener: str,
         on_lost: Callable[[], None],
+        on_replaced: Callable[[], None],
         on_joined: Callable[[], None],
     ) -> None:
-        """`on_lost` is told at once of a session that is lost, `on_joined` of a new registration."""
+        """`on_lost` is told at once of a session that is lost, `on_joined` of a new registration.
+
+        `on_replaced` is told if another process is found to be registered under this broker's number.
+        """
         self._registry = registry
         self._config = config
         self._clock = clock
         self._endpoints = endpoints
         self._peer_listener = peer_listener
         self._on_lost = on_lost
+        self._on_replaced = on_replaced
         self._on_joined = on_joined
         self._is_lost = False
+        self._has_said_why = False
+        """Whether the log has it why there is no new registration."""
         self._is_member = False
         self._are_dirs_current: Callable[[], Awaitable[bool]]
         self._on_registered: Callable[[], Awaitable[None]]
@@ -121,12 +129,17 @@ class Membership:
             await self._registry.create(path, tree.dump(self._node()), ephemeral=True)
 
         async def say() -> None:
-            log.warning(
-                "broker %d is registered already%s; waiting up to %g s, as its process may have ended",
-                self._config.node_id,
-                await self._place_of_other(),
-                patience_s,
-            )
+            other = await self._registered()
+            if other is not None and other.endpoints != list(map(str, self._endpoints)):
+                self._on_replaced()  # it is not an earlier session's of this process
+            if not self._has_said_why:
+                self._has_said_why = True
+                log.warning(
+                    "broker %d is registered already%s; waiting up to %g s, as its process may have ended",
+                    self._config.node_id,
+                    _place(other),
+                    patience_s,
+                )
 
         patience_s = 2 * self._registry.session_timeout_s
         try:
@@ -134,8 +147,9 @@ class Membership:
         except NodeExists as error:
             if error.path != path:
                 raise
+            self._on_replaced()
             raise NodeExists(
-                f"broker {self._config.node_id} is running already{await self._place_of_other()}: "
+                f"broker {self._config.node_id} is running already{_place(await self._registered())}: "
                 "give this one another node.id",
                 path,
             ) from error
@@ -146,19 +160,19 @@ class Membership:
             await self._registry.delete(path)
             await self._register()
             return
+        self._has_said_why = False
         await self._on_registered()
         epoch = (await self._registry.get(path)).created
         if not self._is_lost:  # the loss may be heard of before the answer
             self.epoch = epoch
 
-    async def _place_of_other(self) -> str:
-        """Where the broker is that has this one's number, if that can be read."""
+    async def _registered(self) -> tree.BrokerIdNode | None:
+        """The registration under this broker's number, if that can be read."""
         try:
             found = await self._registry.get(self._path)
-            node = msgspec.json.decode(found.data, type=tree.BrokerIdNode)
+            return msgspec.json.decode(found.data, type=tree.BrokerIdNode)
         except (RegistryError, msgspec.DecodeError):
-            return ""
-        return str(Endpoint("", node.host, node.port)).replace("://", ", at ", 1)
+            return None
 
     def _node(self) -> tree.BrokerIdNode:
         first = self._endpoints[0]
@@ -205,3 +219,7 @@ class Membership:
                 pause_s = min(pause_s * 2, MAX_PAUSE_S)
         log.info("a new session with the registry has begun; broker epoch %d", self.epoch)
         self._on_joined()
+
+
+def _place(other: tree.BrokerIdNode | None) -> str:
+    return "" if other is None else str(Endpoint("", other.host, other.port)).replace("://", ", at ", 1)

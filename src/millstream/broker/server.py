@@ -436,6 +436,7 @@ class Broker:
             tuple(advertised),
             self.peer_listener,
             on_lost=self._session_lost,
+            on_replaced=self.replicas.replaced,
             on_joined=self._joined_again,
         )
         await self.membership.join(

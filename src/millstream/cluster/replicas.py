@@ -404,9 +404,19 @@ class Replicas:
         self._losses += 1
         for partition in self:
             if partition.is_leader and partition.leadership is not None:
-                partition.resign()
-                partition.wake_fetches()
-                self.on_resign(partition)
+                self._resign(partition)
+
+    def replaced(self) -> None:
+        """Lead nothing at all: another process has this broker's number, and so all that nobody else has."""
+        self._losses += 1
+        for partition in self:
+            if partition.is_leader:
+                self._resign(partition)
+
+    def _resign(self, partition: Partition) -> None:
+        partition.resign()
+        partition.wake_fetches()
+        self.on_resign(partition)
 
     # What a broker does by itself
 
