@@ -32,6 +32,9 @@ from millstream.storage.trash import Trash
 
 log = logging.getLogger(__name__)
 
+SHOWN = 10
+"""How many logs a line of the log names at the most."""
+
 
 def _ignore(path: str) -> None:
     """Nobody wants to know."""
@@ -54,6 +57,12 @@ def _close_as_is(one: Log) -> bool:
 def _last_epoch(one: Log) -> int:
     """The leader epoch of the last record."""
     return one.epochs.epoch_of(one.end_offset - 1)
+
+
+def _say_aside(why: str, strays: Sequence[TopicPartition]) -> None:
+    if strays:
+        some = ", ".join(map(str, strays[:SHOWN])) + (", …" if len(strays) > SHOWN else "")
+        log.warning("%d set aside of the logs here (folders *-stray), %s: %s", len(strays), why, some)
 
 
 class Each(Protocol):
@@ -249,7 +258,7 @@ class Store:
                 raise found.storage_error(error) from error
             self._topic_ids[partition] = topic_id
         elif known != topic_id:
-            log.error("%s is of topic id %s, not %s: set aside", found.folder, known, topic_id)
+            log.warning("%s is of topic id %s, not %s: set aside", found.folder, known, topic_id)
             self._set_aside(partition, self._remove(partition).folder)
             return None
         return found
@@ -410,19 +419,18 @@ class Store:
         Those of topics with a `spared` name stay where they are.
         """
         known = {NO_UUID, *topic_ids}
-        strays = [
-            partition
-            for partition, topic_id in self._topic_ids.items()
-            if partition.topic not in spared and (topic_id not in known or not is_held(partition))
-        ]
-        for partition in strays:
+        logs = [each for each in self._topic_ids.items() if each[0].topic not in spared]
+        unknown = [partition for partition, topic_id in logs if topic_id not in known]
+        moved = [partition for partition, topic_id in logs if topic_id in known and not is_held(partition)]
+        for partition in (*unknown, *moved):
             path = self._remove(partition).folder
             if is_log_dir(self._disk, path):
                 log.error("%s has become a log dir: it is left alone", path)
                 continue
-            log.warning("%s belongs to no known topic, or to other brokers: set aside", partition)
             self._set_aside(partition, path)
-        return strays
+        _say_aside("of topics that the cluster does not know", unknown)
+        _say_aside("that other brokers hold by now", moved)
+        return unknown + moved
 
     # Keeping
 
