@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from millstream.client.coordinator_link import PASSING, CoordinatorLink
 from millstream.client.deadline import Deadline
 from millstream.client.errors import raise_for
+from millstream.client.group_host import Membership
 from millstream.client.group_metadata import GroupMetadata
 from millstream.client.group_offsets import NAMES_UNTIL, Committed
 from millstream.errors import (
@@ -18,6 +19,7 @@ from millstream.errors import (
     RebalanceInProgress,
     RequestTimedOut,
     StaleMemberEpoch,
+    UnknownMemberId,
 )
 from millstream.model import TopicPartition
 from millstream.protocol.messages import OffsetCommitRequest, OffsetCommitResponse
@@ -26,13 +28,10 @@ from millstream.protocol.messages import OffsetCommitRequest, OffsetCommitRespon
 class Commits:
     """Writes offsets for a group. Commits of one consumer reach the coordinator in order."""
 
-    def __init__(
-        self, link: CoordinatorLink, identity: Callable[[], GroupMetadata], may_change: Callable[[], bool]
-    ) -> None:
-        """`may_change`: whether the coordinator was asked something that may give another identity."""
+    def __init__(self, link: CoordinatorLink, membership: Callable[[], Membership | None]) -> None:
+        """`membership`: the consumer's at this moment; without one it commits as nobody."""
         self._link = link
-        self._identity = identity
-        self._may_change = may_change
+        self._membership = membership
         self._order = asyncio.Lock()
 
     async def commit(self, offsets: Mapping[TopicPartition, Committed], deadline: Deadline) -> None:
@@ -40,13 +39,18 @@ class Commits:
 
         While the group rebalances the coordinator takes no commits; the member's next generation is
         waited for, also where a commit overtook the news of it. UnknownMemberId and the like mean that the
-        partitions are no longer this member's.
+        partitions are no longer this member's. A member that is put out in between may have joined again:
+        its positions are of before, and are not committed.
         """
         if not offsets:
             return
+        member = self._membership()
+        losses = member.losses if member is not None else 0
         async with self._turn(deadline):
             while True:
-                identity = self._identity()
+                if member is not None:
+                    self._check(member, losses)
+                identity = self._identity_of(member)
                 try:
                     await self._ask(identity, offsets, deadline)
                     return
@@ -56,12 +60,23 @@ class Commits:
                 except RebalanceInProgress as error:
                     failure = error
                 except (IllegalGeneration, StaleMemberEpoch) as error:
-                    if self._identity() == identity and not self._may_change():
+                    if member is None or (member.identity == identity and not member.is_asking):
                         raise
                     failure = error
                 if deadline.has_passed:
                     raise failure
                 await self._link.pause()
+
+    def _check(self, member: Membership, losses: int) -> None:
+        if member.loss is not None:
+            raise member.loss.again()
+        if member.losses != losses:
+            raise UnknownMemberId(
+                f"group {self._link.group} put this consumer out while it committed; it has joined again"
+            )
+
+    def _identity_of(self, member: Membership | None) -> GroupMetadata:
+        return GroupMetadata(self._link.group) if member is None else member.identity
 
     @asynccontextmanager
     async def _turn(self, deadline: Deadline) -> AsyncIterator[None]:

@@ -56,7 +56,7 @@ class ConsumerGroup:
         self._watch = TopicWatch(cluster, options.metadata_max_age_ms, options.request_timeout_ms)
         # Not behind a JoinGroup, whose answer takes as long as the slowest member does.
         commits = CoordinatorLink(cluster, group, options.request_timeout_ms)
-        self._commits = Commits(commits, lambda: self.identity, lambda: self._may_change)
+        self._commits = Commits(commits, lambda: self._membership)
         self._callbacks = Callbacks()
         self._membership: Membership | None = None
         self._seen = assignment.progress
@@ -74,10 +74,6 @@ class ConsumerGroup:
         """Who this consumer is to its group, for commits and for transactions."""
         membership = self._membership
         return membership.identity if membership is not None else GroupMetadata(self._group)
-
-    @property
-    def _may_change(self) -> bool:
-        return self._membership is not None and self._membership.is_asking
 
     @property
     def is_joined(self) -> bool:
@@ -224,6 +220,9 @@ class ConsumerGroup:
     async def _revoke(
         self, partitions: frozenset[TopicPartition], deadline: Deadline, *, commits: bool = True
     ) -> None:
+        if self._membership is not None and self._membership.loss is not None:
+            await self._lose()  # they may be others' already
+            return
         going = partitions & self.owned
         if not going:
             return

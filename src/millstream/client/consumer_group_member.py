@@ -15,7 +15,7 @@ from millstream.client.consumer_options import ConsumerOptions
 from millstream.client.coordinator_link import PASSING, CoordinatorLink
 from millstream.client.deadline import Deadline
 from millstream.client.errors import raise_for
-from millstream.client.group_host import GroupHost, Subscription
+from millstream.client.group_host import GroupHost, Subscription, put_out, too_slow
 from millstream.client.group_metadata import GroupMetadata
 from millstream.errors import FencedMemberEpoch, KafkaError, UnknownMemberId, UnreleasedInstanceId
 from millstream.model import TopicPartition, encode_uuid
@@ -37,6 +37,9 @@ class ConsumerGroupMember:
         self._subscription = Subscription()
         self._member_id = encode_uuid(uuid4())
         self._epoch = JOINING
+        self._last_epoch = JOINING
+        self.loss: KafkaError | None = None
+        self.losses = 0
         self._interval_ms = options.heartbeat_interval_ms
         self._target: frozenset[TopicPartition] = frozenset()
         self._told: ConsumerGroupHeartbeatResponse.Assignment | None = None
@@ -53,7 +56,9 @@ class ConsumerGroupMember:
 
     @property
     def identity(self) -> GroupMetadata:
-        return GroupMetadata(self._link.group, self._epoch, self._member_id, self._options.group_instance_id)
+        return GroupMetadata(
+            self._link.group, self._last_epoch, self._member_id, self._options.group_instance_id
+        )
 
     def subscribe(self, subscription: Subscription) -> None:
         self._subscription = subscription
@@ -102,6 +107,7 @@ class ConsumerGroupMember:
                     await self._link.pause()
                     continue
                 except (UnknownMemberId, FencedMemberEpoch):
+                    self._lose_place(put_out(self._link.group))
                     await self._begin_anew()
                     continue
                 except UnreleasedInstanceId:
@@ -158,7 +164,8 @@ class ConsumerGroupMember:
             raise
         if response.member_id:
             self._member_id = response.member_id
-        self._epoch = response.member_epoch
+        self._epoch = self._last_epoch = response.member_epoch
+        self.loss = None
         self.is_asking = False
         self._interval_ms = response.heartbeat_interval_ms or self._interval_ms
         self._told = response.assignment or self._told
@@ -226,6 +233,11 @@ class ConsumerGroupMember:
         self._must_say_owned = True
         self._wake.set()
 
+    def _lose_place(self, why: KafkaError) -> None:
+        if self._epoch != JOINING:
+            self.loss = why
+            self.losses += 1
+
     async def _begin_anew(self) -> None:
         """The group does not know this member any more: its partitions may be others' already."""
         change, self._change = self._change, None
@@ -242,6 +254,7 @@ class ConsumerGroupMember:
 
     async def _sit_out(self) -> None:
         """Leave while the caller does not ask for records; come back when it does."""
+        self._lose_place(too_slow(self._link.group, self._options.max_poll_interval_ms))
         await self._tell_leaving(LEAVING)
         await self._begin_anew()
         await self._host.until_polled()

@@ -10,9 +10,11 @@ from typing import Protocol
 
 from millstream.client.group_metadata import GroupMetadata
 from millstream.client.metadata import Metadata
+from millstream.errors import KafkaError, UnknownMemberId
 from millstream.model import TopicPartition
 
 RE2_FLAGS = {re.IGNORECASE: "i", re.MULTILINE: "m", re.DOTALL: "s"}
+JOINS_AGAIN = "the next poll joins again and goes on where the group has committed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,16 @@ class Membership(Protocol):
 
     @property
     def identity(self) -> GroupMetadata:
-        """Who commits."""
+        """Who commits. One who was put out keeps its last identity until it has joined again: brokers
+        refuse that one, and let in those who have none."""
+
+    @property
+    def loss(self) -> KafkaError | None:
+        """Why the group has this member no more; None while it has it, and before it had."""
+
+    @property
+    def losses(self) -> int:
+        """How often the group had this member no more."""
 
     @property
     def is_asking(self) -> bool:
@@ -93,6 +104,22 @@ class Membership(Protocol):
 
     async def leave(self) -> None:
         """Stop, and tell the coordinator unless the member is static."""
+
+
+def too_slow(group: str, max_poll_interval_ms: int) -> KafkaError:
+    """Why a member is out whose caller did not poll."""
+    return UnknownMemberId(
+        f"this consumer is out of group {group} and its partitions are given to others, since it was not "
+        f"polled in max_poll_interval_ms={max_poll_interval_ms}: {JOINS_AGAIN}. To be in time, ask for "
+        "fewer records with each poll or raise max_poll_interval_ms"
+    )
+
+
+def put_out(group: str) -> KafkaError:
+    """Why a member is out that the coordinator does not know any more."""
+    return UnknownMemberId(
+        f"group {group} has put this consumer out and gives its partitions to others: {JOINS_AGAIN}"
+    )
 
 
 Callback = Callable[[list[TopicPartition]], "Awaitable[None] | None"]

@@ -16,7 +16,7 @@ from millstream.client.assignors import ASSIGNORS, Member, is_cooperative
 from millstream.client.consumer_options import ConsumerOptions
 from millstream.client.coordinator_link import PASSING, CoordinatorLink
 from millstream.client.errors import raise_for
-from millstream.client.group_host import GroupHost, Subscription
+from millstream.client.group_host import GroupHost, Subscription, put_out, too_slow
 from millstream.client.group_metadata import GroupMetadata
 from millstream.client.topic_watch import TopicWatch
 from millstream.errors import (
@@ -68,6 +68,10 @@ class GroupMember:
         self._joined_topics: frozenset[str] = frozenset()
         self._member_id = ""
         self._generation = NO_GENERATION
+        self._former: GroupMetadata | None = None
+        """Who it was, while it is nobody."""
+        self.loss: KafkaError | None = None
+        self.losses = 0
         self._is_lost = False
         self._has_left = False
         self._failure: KafkaError | None = None
@@ -79,7 +83,7 @@ class GroupMember:
 
     @property
     def identity(self) -> GroupMetadata:
-        return GroupMetadata(
+        return self._former or GroupMetadata(
             self._link.group, self._generation, self._member_id, self._options.group_instance_id
         )
 
@@ -127,6 +131,9 @@ class GroupMember:
         self._forget()
 
     def _forget(self) -> None:
+        """Be nobody to the next JoinGroup, but not to those who ask who commits."""
+        if self._generation != NO_GENERATION:
+            self._former = self.identity
         self._generation = NO_GENERATION
         self._member_id = ""
         self.is_joined = self.is_asking = False
@@ -196,6 +203,7 @@ class GroupMember:
                 self._link.forget()
                 await self._link.pause()
             except (UnknownMemberId, IllegalGeneration):
+                self._lose_place(put_out(self._link.group))
                 self._forget()
                 if self._host.owned:
                     self._is_lost = True
@@ -230,6 +238,7 @@ class GroupMember:
         raise_for(response.error_code, None, f"group {self._link.group}")
         self._member_id = response.member_id
         self._generation = response.generation_id
+        self._former = self.loss = None
         self.is_asking = False
         return response
 
@@ -293,6 +302,7 @@ class GroupMember:
         while True:
             await asyncio.sleep(interval)
             if self._host.idle_ms > self._options.max_poll_interval_ms:
+                self._lose_place(too_slow(self._link.group, self._options.max_poll_interval_ms))
                 await self._tell_leaving("the caller asked for no records within max_poll_interval_ms")
                 self._has_left = True
                 self._lost()
@@ -313,15 +323,22 @@ class GroupMember:
                 await self._link.pause()
             except FencedInstanceId as error:
                 self._failure = error
+                self._lose_place(error.again())
                 self._lost()
                 return
             except (UnknownMemberId, IllegalGeneration):
+                self._lose_place(put_out(self._link.group))
                 self._forget()
                 self._lost()
                 return
             except KafkaError as error:
                 if not error.retriable:
                     self._host.fail(error)
+
+    def _lose_place(self, why: KafkaError) -> None:
+        if self._generation != NO_GENERATION:
+            self.loss = why
+            self.losses += 1
 
     def _lost(self) -> None:
         self._is_lost = True
