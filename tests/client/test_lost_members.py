@@ -228,3 +228,27 @@ def test_who_assigns_itself_commits_as_nobody(run: Callable[[Body], None]) -> No
             assert await committed(bootstrap, group, place) == 3
 
     run(body)
+
+
+@pytest.mark.parametrize("call", ["poll", "poll_arrow", "__anext__"])
+def test_a_record_that_only_lies_ready_is_no_poll(run: Callable[[Body], None], call: str) -> None:
+    async def body(bootstrap: str) -> None:
+        topic = await new_topic(bootstrap)
+        async with member(bootstrap, f"lost-{topic}", auto_commit=False) as consumer:
+            group: Any = consumer._group
+            consumer.subscribe(topic)
+            await until(lambda: bool(consumer.assignment), consumer)
+            await consumer.position((topic, 0))
+            await consumer.poll(timeout=0)
+            await asyncio.sleep(0.3)
+            await fill(bootstrap, topic, 0, numbered(3))
+            async with asyncio.timeout(PATIENCE_S):
+                while not consumer._assignment.ready:
+                    await asyncio.sleep(0.02)
+            idle_ms = group.idle_ms
+            assert idle_ms > 300
+            assert not consumer._poll_point.is_due, "so that records are taken without asking anyone"
+            await getattr(consumer, call)()
+            assert group.idle_ms < idle_ms
+
+    run(body)

@@ -192,8 +192,9 @@ class ConsumerGroup:
 
     @property
     def idle_ms(self) -> float:
-        if self._assignment.progress != self._seen:
-            self._seen = self._assignment.progress
+        progress, seen = self._assignment.progress, self._seen
+        self._seen = progress
+        if progress.items() - seen.items():
             self._poll_point.has_polled()  # records are taken without asking anyone
         return self._poll_point.idle_ms
 

@@ -19,10 +19,12 @@ class PartitionState:
     `fetch_position` is where the next Fetch begins, NOT_KNOWN until it was looked up; what lies between
     the position of the consumer and there waits in `readers`. `reset_to` is the time, or EARLIEST or
     LATEST, at which to begin; where it is None, the group's committed offset comes first.
-    `turn` grows with every seek, so that the answer to an older Fetch is known for what it is.
+    `turn` grows with every seek, so that the answer to an older Fetch is known for what it is; `began` is
+    where reading began then.
     """
 
     __slots__ = (
+        "began",
         "fetch_position",
         "high_watermark",
         "is_fetching",
@@ -43,7 +45,7 @@ class PartitionState:
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
-        self.fetch_position = NOT_KNOWN
+        self.fetch_position = self.began = NOT_KNOWN
         self.position_epoch = -1
         self.leader_epoch = -1
         self.reset_to: int | None = None
@@ -82,13 +84,13 @@ class PartitionState:
     def seek(self, offset: int, leader_epoch: int = -1) -> None:
         """Go on at an offset; what was fetched ahead is dropped."""
         self._restart()
-        self.fetch_position = offset
+        self.fetch_position = self.began = offset
         self.position_epoch = leader_epoch
 
     def seek_by(self, time_ms: int | None) -> None:
         """Go on at a time, EARLIEST or LATEST, or (None) where the group is."""
         self._restart()
-        self.fetch_position = NOT_KNOWN
+        self.fetch_position = self.began = NOT_KNOWN
         self.position_epoch = -1
         self.reset_to = time_ms
 
@@ -116,7 +118,6 @@ class Assignment:
         self.has_room_again = False
         self.taking: dict[PartitionState, tuple[int, int, int]] = {}
         """Where the poll that is under way began in each partition: turn, position and its leader epoch."""
-        self._taken = 0
 
     def __iter__(self) -> Iterator[PartitionState]:
         return iter(self._states.values())
@@ -151,10 +152,14 @@ class Assignment:
         )
 
     @property
-    def progress(self) -> tuple[int, int]:
-        """Something that changes whenever a record is taken."""
-        head = next(iter(self.ready.copy()), None)
-        return self._taken, -1 if head is None else head.position
+    def progress(self) -> dict[tuple[TopicPartition, int], int]:
+        """How far records were taken since the last seek of each partition: what only lies ready, and
+        positions that were looked up, make no difference."""
+        return {
+            (state.partition, state.turn): position
+            for state in self
+            if (position := state.position) != state.began
+        }
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
         """Begin to read partitions, each where its group is or as the reset policy says."""
@@ -278,7 +283,6 @@ class Assignment:
             if reader.leader_epoch >= 0:
                 state.position_epoch = reader.leader_epoch
             state.readers.popleft()
-            self._taken += 1
         if self.ready and self.ready[0] is reader:
             self.ready.popleft()
         self.has_room_again = True
