@@ -278,6 +278,47 @@ def test_a_timer_whose_entries_are_refused_is_served_later(monkeypatch: pytest.M
     play(story)
 
 
+def test_a_timer_that_fails_is_served_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_module, "FAILED_RETRY_MS", 20)
+
+    async def story(runtime: Runtime[Notebook], log: ScriptedLog) -> None:
+        shard = runtime.shard(0)
+        assert shard is not None
+        failures: list[Exception] = [ZeroDivisionError(), KeyError()]
+
+        def work() -> Result[bytes]:
+            if failures:
+                raise failures.pop()
+            return shard.put(b"a", b"1")
+
+        shard.timers.set_idle("t", work)
+        await asyncio.sleep(0.01)
+        assert runtime.failures == 1
+        while not shard.values:
+            await asyncio.sleep(0.005)
+        assert runtime.failures == 2
+
+    play(story)
+
+
+def test_a_timer_that_was_set_again_before_it_failed_keeps_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_module, "FAILED_RETRY_MS", 0)
+
+    async def story(runtime: Runtime[Notebook], log: ScriptedLog) -> None:
+        shard = runtime.shard(0)
+        assert shard is not None
+
+        def work() -> Result[bytes]:
+            shard.timers.set("t", 60_000, work)
+            raise ZeroDivisionError
+
+        shard.timers.set("t", 0, work)
+        await asyncio.sleep(0.02)
+        assert runtime.failures == 1
+
+    play(story)
+
+
 def test_entries_that_need_not_be_together_are_written_in_pieces() -> None:
     count = 10_000
 

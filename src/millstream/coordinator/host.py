@@ -23,6 +23,9 @@ RETRY_MS = 500
 PIECE_BYTES = 64 * 1024
 """How large batches are made where the entries need not be in one."""
 
+FAILED_RETRY_MS = 60_000
+"""When the work of a timer is tried again after it failed for a reason that is a defect."""
+
 MAX_RECORD_OVERHEAD = 30
 
 Done = tuple[Result[Any], Callable[[KafkaError], Any], Promise[Any]]
@@ -94,6 +97,8 @@ class Host(Generic[S]):
         except Exception:
             self._keeper.failures += 1
             log.exception("a timer of partition %d failed", self.index)
+            if key not in self._timers:  # it did not come to set it again, and what it does ends nowhere else
+                self.set(key, FAILED_RETRY_MS, work)
 
     def apply(self, result: Result[T]) -> None:
         """Write a result's entries and replay them: the state moves on only with the log."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from millstream.coordinator.groups.offset_format import offset_tombstone
 from millstream.coordinator.groups.offsets import Offsets
-from millstream.coordinator.groups.rounds import Rounds
+from millstream.coordinator.rounds import Rounds
 from millstream.coordinator.shard import Entry, Result, Timers
 
 STEP = 10_000

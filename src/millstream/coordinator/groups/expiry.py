@@ -17,8 +17,8 @@ from millstream.coordinator.groups.classic_group import ClassicGroup, State
 from millstream.coordinator.groups.consumer_group import ConsumerGroup
 from millstream.coordinator.groups.offset_format import NO_EXPIRY, Committed, offset_tombstone
 from millstream.coordinator.groups.offsets import Offsets
-from millstream.coordinator.groups.rounds import Rounds
 from millstream.coordinator.groups.settings import Settings
+from millstream.coordinator.rounds import Rounds
 from millstream.coordinator.shard import Entry, Result, Timers
 
 STEP = 2000

@@ -29,9 +29,9 @@ from millstream.coordinator.groups.offset_format import (
 )
 from millstream.coordinator.groups.offsets import Offsets
 from millstream.coordinator.groups.rebalance import Rebalances
-from millstream.coordinator.groups.rounds import Rounds
 from millstream.coordinator.groups.settings import Settings
 from millstream.coordinator.groups.topics import NoTopics, Topics
+from millstream.coordinator.rounds import Rounds
 from millstream.coordinator.shard import Entry, Producer, Result, Timers
 from millstream.errors import (
     CoordinatorLoadInProgress,
