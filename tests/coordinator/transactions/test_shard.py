@@ -294,6 +294,27 @@ def test_a_clock_that_is_set_makes_no_transaction_last_longer(
     assert host.prepared == ["x"]
 
 
+@pytest.mark.parametrize("jump_ms", [-3_600_000, 3_600_000])
+def test_a_clock_that_is_set_does_not_end_a_transaction_that_has_just_begun(host: Host, jump_ms: int) -> None:
+    host.add("x", host.new("x", 60_000), A)
+    host.wait(1000)
+    host.clock.jumped_ms = jump_ms
+    host.wait(50_000)
+    assert host.prepared == []
+    host.wait(20_000)
+    assert host.prepared == ["x"]
+
+
+def test_a_transaction_that_goes_on_after_a_move_gets_no_more_time(host: Host) -> None:
+    producer = host.new("x", 30_000)
+    host.add("x", producer, A)
+    host.wait(25_000)
+    host.reload()
+    host.add("x", producer, B)
+    host.wait(15_000)
+    assert host.prepared == ["x"]
+
+
 def test_an_id_that_is_used_again_has_its_whole_time(host: Host) -> None:
     producer = host.new("x", 60_000)
     host.add("x", producer, A)
@@ -357,6 +378,18 @@ def test_many_ids_expire_a_few_at_a_time() -> None:
     for number in range(5000):
         host.new(f"id-{number}", 1000)
     host.wait(3_600_000)
+    assert list(host.shard) == []
+
+
+def test_ids_whose_end_the_log_refused_are_forgotten_when_it_takes_it() -> None:
+    host = Host({"transactional.id.expiration.ms": "1", "transaction.max.timeout.ms": "1000"})
+    for number in range(5000):
+        host.new(f"id-{number}", 1000)
+    host.refuses = CoordinatorNotAvailable()
+    host.wait(3_600_000)
+    assert len(list(host.shard)) == 5000
+    host.refuses = None
+    host.wait(5000)
     assert list(host.shard) == []
 
 

@@ -61,7 +61,6 @@ class TransactionShard:
         self, settings: Settings, clock: Clock, timers: Timers, on_prepared: Callable[[str], None]
     ) -> None:
         self._transactions: dict[str, Transaction] = {}
-        self._ongoing: dict[str, None] = {}
         self._bumps: dict[str, _Bump] = {}
         self._made: tuple[Entry, Transaction] | None = None
         self._undone: list[str] = []
@@ -70,7 +69,7 @@ class TransactionShard:
         self._clock = clock
         self._on_prepared = on_prepared
         self._is_live = False
-        self._upkeep = Upkeep(self._transactions, self._ongoing, timers, clock, settings)
+        self._upkeep = Upkeep(self._transactions, timers, clock, settings)
 
     def __iter__(self) -> Iterator[Transaction]:
         return iter(list(self._transactions.values()))
@@ -254,7 +253,7 @@ class TransactionShard:
             transactional_id = TransactionLogKey.decode(entry.key, 0, 2).transactional_id
             if entry.value is None:
                 self._transactions.pop(transactional_id, None)
-                self._ongoing.pop(transactional_id, None)
+                self._upkeep.ended(transactional_id)
                 self._bumps.pop(transactional_id, None)
                 return
             self._take(read_transaction(transactional_id, read_value(TransactionLogValue, entry.value)))
@@ -264,10 +263,12 @@ class TransactionShard:
     def _take(self, replayed: Transaction) -> None:
         transactional_id = replayed.transactional_id
         self._transactions[transactional_id] = replayed
-        if replayed.status is Status.ONGOING:
-            self._ongoing[transactional_id] = None
+        if replayed.status is not Status.ONGOING:
+            self._upkeep.ended(transactional_id)
+        elif self._is_live:
+            self._upkeep.begun(replayed)
         else:
-            self._ongoing.pop(transactional_id, None)
+            self._upkeep.loaded(replayed)
         if self._is_live and replayed.is_prepared:
             self._on_prepared(transactional_id)
 

@@ -3,106 +3,97 @@
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
+from typing import Any
 
 from millstream.clock import Clock
+from millstream.coordinator.rounds import Rounds
 from millstream.coordinator.shard import Entry, Result, Timers
 from millstream.coordinator.transactions.settings import Settings
 from millstream.coordinator.transactions.transaction import Status, Transaction, tombstone
 
 log = logging.getLogger(__name__)
 
-MAX_LOOKED_AT = 2000
+STEP = 2000
 """How many ids are looked at before other work gets its turn."""
 
-MAX_ENTRY_BYTES = 256 * 1024
+STEP_BYTES = 256 * 1024
 """How much is written at once."""
 
 TIMEOUTS = "time-outs"
 EXPIRY = "expiry"
 
 
-class _Deadline(NamedTuple):
-    """When a transaction's time is over, and which one that is: it began so long ago."""
-
-    started_ms: int
-    at_s: float
-
-
 class Upkeep:
     """Looks at the transactions of one shard, time and again."""
 
     def __init__(
-        self,
-        transactions: dict[str, Transaction],
-        ongoing: dict[str, None],
-        timers: Timers,
-        clock: Clock,
-        settings: Settings,
+        self, transactions: dict[str, Transaction], timers: Timers, clock: Clock, settings: Settings
     ) -> None:
         self._transactions = transactions
-        self._ongoing = ongoing
         self._timers = timers
         self._clock = clock
         self._settings = settings
-        self._left: list[str] = []
-        self._deadlines: dict[str, _Deadline] = {}
+        self._timeouts = Rounds(TIMEOUTS, timers, STEP)
+        self._expiry = Rounds(EXPIRY, timers, STEP)
+        self._deadlines: dict[str, float] = {}
+        """Until when each open transaction may last, by a clock that does not jump."""
+
+    # What happens to transactions
+
+    def begun(self, transaction: Transaction) -> None:
+        """A transaction is open, and if it was not before, all of its time is left."""
+        if transaction.transactional_id not in self._deadlines:
+            self._set_deadline(transaction, transaction.timeout_ms)
+
+    def loaded(self, transaction: Transaction) -> None:
+        """A transaction came back from the log, open: how much of its time is left the wall clock says.
+
+        That counts this once: later the clock may be set, and before, another broker's may have been wrong.
+        """
+        left_ms = transaction.started_ms + transaction.timeout_ms - self._clock.now_ms()
+        self._set_deadline(transaction, min(max(left_ms, -1), transaction.timeout_ms))
+
+    def _set_deadline(self, transaction: Transaction, left_ms: int) -> None:
+        self._deadlines[transaction.transactional_id] = self._clock.monotonic() + left_ms / 1000
+
+    def ended(self, transactional_id: str) -> None:
+        """A transaction is not open any more, if it was."""
+        self._deadlines.pop(transactional_id, None)
+
+    # What is done about them
 
     def begin(self) -> None:
         """Look after the next intervals."""
-        self._timers.set(TIMEOUTS, self._settings.timeout_check_ms, self._abort_late)
+        self._look_later()
+        self._expire_later()
+
+    def _look_later(self) -> None:
+        self._timers.set(TIMEOUTS, self._settings.timeout_check_ms, self._start_timeouts)
+
+    def _expire_later(self) -> None:
         self._timers.set(EXPIRY, self._settings.expiration_check_ms, self._start_expiry)
 
-    def _abort_late(self) -> Result[None]:
+    def _start_timeouts(self) -> Result[Any]:
         """Abort what takes longer than its producer said it would; the producer is fenced."""
-        self._timers.set(TIMEOUTS, self._settings.timeout_check_ms, self._abort_late)
-        now_ms, now_s = self._clock.now_ms(), self._clock.monotonic()
-        for ended in self._deadlines.keys() - self._ongoing.keys():
-            del self._deadlines[ended]
-        entries: list[Entry] = []
-        nbytes = 0
-        for transactional_id in self._ongoing:
-            transaction = self._transactions[transactional_id]
-            if self._deadline(transaction, now_ms, now_s) < now_s:
-                log.info("the transaction of %r is aborted: it took too long", transactional_id)
-                entry = transaction.fenced(now_ms).to_entry()
-                entries.append(entry)
-                nbytes += len(entry.value or b"")
-                if nbytes > MAX_ENTRY_BYTES:
-                    self._timers.set_idle(TIMEOUTS, self._abort_late)
-                    break
-        return Result(None, entries, is_atomic=False)
+        return self._timeouts.begin(self._deadlines, self._aborted, self._look_later)
 
-    def _deadline(self, transaction: Transaction, now_ms: int, now_s: float) -> float:
-        """Until when a transaction may last, by a clock that does not jump.
+    def _aborted(self, transactional_id: str) -> tuple[list[Entry], int]:
+        deadline = self._deadlines.get(transactional_id)
+        if deadline is None or deadline >= self._clock.monotonic():
+            return [], 0
+        log.info("the transaction of %r is aborted: it took too long", transactional_id)
+        entry = self._transactions[transactional_id].fenced(self._clock.now_ms()).to_entry()
+        return [entry], len(entry.value or b"") * STEP // STEP_BYTES
 
-        How much of its time is left by the wall clock counts once, when it is first looked at: after that the
-        clock may be set, and before, another broker's may have been wrong.
-        """
-        known = self._deadlines.get(transaction.transactional_id)
-        if known is None or known.started_ms != transaction.started_ms:
-            left_ms = transaction.started_ms + transaction.timeout_ms - now_ms
-            at_s = now_s + min(max(left_ms, -1), transaction.timeout_ms) / 1000
-            known = self._deadlines[transaction.transactional_id] = _Deadline(transaction.started_ms, at_s)
-        return known.at_s
+    def _start_expiry(self) -> Result[Any]:
+        return self._expiry.begin(self._transactions, self._expired, self._expire_later)
 
-    def _start_expiry(self) -> Result[None]:
-        self._left = list(self._transactions)
-        self._timers.set_idle(EXPIRY, self._go_on)
-        return Result(None)
-
-    def _go_on(self) -> Result[None]:
+    def _expired(self, transactional_id: str) -> tuple[list[Entry], int]:
+        transaction = self._transactions.get(transactional_id)
         latest_ms = self._clock.now_ms() - self._settings.expiration_ms
-        entries: list[Entry] = []
-        for _ in range(min(MAX_LOOKED_AT, len(self._left))):
-            transaction = self._transactions.get(self._left.pop())
-            if transaction is not None and _is_idle(transaction) and transaction.updated_ms <= latest_ms:
-                entries.append(tombstone(transaction.transactional_id))
-        if self._left:
-            self._timers.set_idle(EXPIRY, self._go_on)
-        else:
-            self._timers.set(EXPIRY, self._settings.expiration_check_ms, self._start_expiry)
-        return Result(None, entries, is_atomic=False)
+        if transaction is None or not _is_idle(transaction) or transaction.updated_ms > latest_ms:
+            return [], 0
+        return [tombstone(transactional_id)], 0
 
 
 def _is_idle(transaction: Transaction) -> bool:
