@@ -319,6 +319,25 @@ def test_a_timer_that_was_set_again_before_it_failed_keeps_its_time(monkeypatch:
     play(story)
 
 
+def test_what_is_to_be_done_now_is_done_before_anything_else() -> None:
+    """Also before what waits to be written together with others, but after what came before it."""
+
+    async def main() -> None:
+        runtime: Runtime[Notebook] = Runtime("topic", lambda _, timers: Notebook(timers))
+        runtime.lead(0, ScriptedLog())
+        runtime.do_now(0, "x", put(b"a"))
+        runtime.do_now(7, "x", put(b"elsewhere"))
+        while not runtime.is_active(0):
+            await asyncio.sleep(0)
+        assert list(values(runtime)) == [b"a"]
+        together(runtime, b"b")
+        runtime.do_now(0, "x", put(b"c"))
+        assert list(values(runtime)) == [b"a", b"b", b"c"]
+        runtime.stop()
+
+    asyncio.run(main())
+
+
 def test_entries_that_need_not_be_together_are_written_in_pieces() -> None:
     count = 10_000
 

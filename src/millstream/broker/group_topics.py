@@ -38,8 +38,6 @@ class GroupTopics:
         self._is_over = False
         self._seen: dict[str, tuple[UUID, int]] = {}
         """The id and the number of partitions that each topic had."""
-        self._gone: dict[str, int] = {}
-        """Topics that were deleted, and when."""
         self._matched: dict[str, Matched] = {}
         self._weight = 0
         self.version = 0
@@ -99,8 +97,9 @@ class GroupTopics:
     def changed(self, name: str) -> None:
         """A topic may have come, gone or grown. The groups are told once for all that change together.
 
-        One that is there under another id went meanwhile. What groups do not care for, such as another
-        leader, they are not told.
+        One that is there under another id went meanwhile: that they are told at once, since what they commit
+        from now on they commit in the new one. What they do not care for, such as another leader, they are
+        not told.
         """
         self.configs.start()
         topic = self._broker.metadata.topics.get(name)
@@ -110,7 +109,9 @@ class GroupTopics:
             if self._seen[name] == before:
                 return
         if topic is None or (before is not None and before[0] != topic.topic_id):
-            self._gone[name] = self._broker.clock.now_ms()
+            groups = self._broker.groups
+            for index in groups.led:
+                groups.do_now(index, ("gone topic", name), lambda shard: shard.delete_topic(name))
         self.version += 1
         self._tell_later()
 
@@ -129,10 +130,7 @@ class GroupTopics:
 
     async def _tell_groups(self) -> None:
         groups = self._broker.groups
-        gone, self._gone = self._gone, {}
         for index in groups.led:
-            if gone:
-                groups.do_soon(index, ("gone topics", self.version), lambda shard: shard.delete_topics(gone))
             groups.do_soon(index, "changed topics", lambda shard: shard.topics_changed())
         patterns = {pattern for shard in groups for pattern in shard.consumer.regexes}
         if not patterns:

@@ -84,6 +84,10 @@ class Host(Generic[S]):
     def do_soon(self, key: object, work: Callable[[S], Result[Any]]) -> None:
         self.set(("soon", key), 0, lambda: work(self.shard))
 
+    def do_now(self, key: object, work: Callable[[S], Result[Any]]) -> None:
+        self.cancel(("soon", key))
+        self.fire(("soon", key), lambda: work(self.shard))
+
     def fire(self, key: object, work: Callable[[], Result[Any]]) -> None:
         self._timers.pop(key, None)
         if self.is_over:

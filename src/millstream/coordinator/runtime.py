@@ -145,7 +145,7 @@ class Runtime(Generic[S]):
         host.is_active = True
         host.shard.loaded()
         for key, work in host.awaiting.items():
-            host.do_soon(key, work)
+            host.do_now(key, work)
         host.awaiting.clear()
         if count:
             seconds = loop.time() - started
@@ -275,6 +275,15 @@ class Runtime(Generic[S]):
                 host.do_soon(key, work)
             else:
                 host.awaiting[key] = work
+
+    def do_now(self, index: int, key: object, work: Callable[[S], Result[Any]]) -> None:
+        """As `do_soon`, before anything else happens to the shard, and where it is not in service yet,
+        before anything happens to it then."""
+        host = self._hosts.get(index)
+        if host is not None and host.is_active:
+            host.do_now(key, work)
+        else:
+            self.do_soon(index, key, work)
 
     async def read(self, index: int, look: Callable[[S], T]) -> T:
         """Look at a shard; the answer holds only what is committed."""

@@ -93,7 +93,7 @@ class ConsumerHost(Host):
 
     def delete_topic(self, name: str) -> None:
         del self.topics.known[name]
-        self.apply(self.shard.delete_topics({name: self.clock.now_ms()}))
+        self.apply(self.shard.delete_topic(name))
         self.tell()
 
     def tell(self) -> None:

@@ -38,9 +38,11 @@ class VirtualClock:
 
     def __init__(self) -> None:
         self.elapsed_ms = 0.0
+        self.jumped_ms = 0
+        """By how much the wall clock was set."""
 
     def now_ms(self) -> int:
-        return START_MS + int(self.elapsed_ms)
+        return START_MS + int(self.elapsed_ms) + self.jumped_ms
 
     def monotonic(self) -> float:
         return self.elapsed_ms / 1000

@@ -183,7 +183,7 @@ def test_offsets_go_with_their_topic() -> None:
     host = Host()
     commit(host, commits=[Commit(T0, 1, -1, ""), Commit(T1, 1, -1, ""), Commit(U0, 2, -1, "")])
     commit(host, group="h", commits=[Commit(T0, 1, -1, "")])
-    host.apply(host.shard.delete_topics({"t": host.clock.now_ms()}))
+    host.apply(host.shard.delete_topic("t"))
     host.run_timers()
     assert (offset(host, T0), offset(host, T1), offset(host, U0)) == (None, None, 2)
     assert host.shard.find("h") is None
@@ -193,17 +193,55 @@ def test_offsets_go_with_their_topic_when_the_log_takes_that_later() -> None:
     """Else a topic made anew under the old name would be read from the old positions on."""
     host = Host()
     commit(host, commits=[Commit(T0, 1, -1, "")])
-    deleted_ms = host.clock.now_ms()
-    host.wait(10)
+    host.apply(host.shard.delete_topic("t"))
     commit(host, group="h", commits=[Commit(T0, 7, -1, "")])  # in the topic made anew
     host.refuses = NotCoordinator()
-    host.apply(host.shard.delete_topics({"t": deleted_ms}))
     host.run_timers()
     assert offset(host, T0) == 1
     host.refuses = None
     host.wait(1000)
     assert offset(host, T0) is None
     assert host.shard.commits.committed("h", T0) is not None
+
+
+@pytest.mark.parametrize("is_reloaded", [False, True])
+@pytest.mark.parametrize("jump_ms", [-3_600_000, 3_600_000])
+def test_which_topic_a_commit_was_for_no_clock_tells(jump_ms: int, is_reloaded: bool) -> None:
+    """It may be set between a commit and the topic's end, or be that of a coordinator that was behind."""
+    host = Host()
+    commit(host, commits=[Commit(T0, 1, -1, "")])
+    host.clock.jumped_ms = jump_ms
+    if is_reloaded:
+        host.reload(NotCoordinator())
+    host.apply(host.shard.delete_topic("t"))
+    host.clock.jumped_ms = 0
+    commit(host, group="h", commits=[Commit(T0, 7, -1, "")])
+    host.clock.jumped_ms = jump_ms
+    host.run_timers()
+    assert (offset(host), offset(host, group="h")) == (None, 7)
+    commit(host, commits=[Commit(T0, 2, -1, "")])
+    host.reload(NotCoordinator())
+    assert (offset(host), offset(host, group="h")) == (2, 7)
+
+
+def test_a_topic_that_goes_again_takes_all_that_was_committed_between() -> None:
+    host = Host()
+    commit(host, commits=[Commit(T0, 1, -1, ""), Commit(U0, 1, -1, "")])
+    host.apply(host.shard.delete_topic("t"))
+    commit(host, commits=[Commit(T0, 2, -1, "")])
+    host.refuses = NotCoordinator()
+    host.apply(host.shard.delete_topic("u"))
+    host.run_timers()
+    host.refuses = None
+    assert (offset(host, T0), offset(host, U0)) == (2, 1)
+    host.apply(host.shard.delete_topic("t"))
+    commit(host, group="h")
+    host.run_timers()
+    assert (offset(host, T0), offset(host, U0), offset(host, group="h")) == (None, None, 5)
+    commit(host)
+    host.apply(host.shard.delete_topic("u"))
+    host.run_timers()
+    assert offset(host) == 5
 
 
 # Transactions
@@ -266,7 +304,7 @@ def test_offsets_of_an_open_transaction_go_with_their_topic() -> None:
     host = Host()
     commit_pending(host, at=9)
     host.wait(10)
-    host.apply(host.shard.delete_topics({"t": host.clock.now_ms()}))
+    host.apply(host.shard.delete_topic("t"))
     host.run_timers()
     host.wait(10)
     commit_pending(host, producer=2, at=1)  # in the topic made anew
@@ -281,10 +319,8 @@ def test_offsets_of_an_open_transaction_go_with_their_topic() -> None:
 def test_a_topic_s_end_takes_nothing_from_a_transaction_in_the_topic_made_anew() -> None:
     host = Host()
     commit(host)
-    deleted_ms = host.clock.now_ms()
-    host.wait(10)
+    host.apply(host.shard.delete_topic("t"))
     commit_pending(host, at=1)
-    host.apply(host.shard.delete_topics({"t": deleted_ms}))
     host.run_timers()
     host.end_transaction(Producer(1, 0), is_commit=True)
     assert offset(host) == 1

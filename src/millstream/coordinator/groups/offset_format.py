@@ -81,6 +81,11 @@ def place_of(topic: str, partition: int) -> bytes:
     return _pack_short(len(name)) + name + _pack_int(partition)
 
 
+def head_of(topic: str) -> bytes:
+    """How the places of a topic begin: all but the number."""
+    return place_of(topic, 0)[:-4]
+
+
 def partition_at(place: bytes) -> TopicPartition:
     """The partition that `place_of` wrote."""
     (partition,) = _int(place, len(place) - 4)

@@ -10,7 +10,7 @@ visible when the transaction is committed, and so counts only if nothing later b
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Container, Iterator
 from typing import NamedTuple
 
 from millstream.coordinator.groups.offset_format import (
@@ -81,23 +81,16 @@ class Offsets:
                 if committed is not None:
                     yield partition_at(place), committed
 
-    def within(self, group_id: str, topics: Collection[str]) -> Iterator[tuple[TopicPartition, int]]:
-        """Where in some topics a group has a position, or may get one from an open transaction, and when
-        the last of all that was committed there."""
-        heads = {place_of(topic, 0)[:-4] for topic in topics}
-        group = group_id.encode()
+    def within(self, group: bytes, heads: Container[bytes]) -> Iterator[bytes]:
+        """The places in some topics, told by their heads, where a group has a position, or may get one from
+        an open transaction."""
         visible, unstable = self._groups.get(group, {}), self._unstable.get(group, {})
         for place in dict.fromkeys((*visible, *unstable)):
-            if place[:-4] not in heads:
-                continue
-            values = [visible[place]] if place in visible else []
-            for producer_id in unstable.get(place, ()):
-                pending = self._open[producer_id][group].get(place)
-                if pending is not None:
-                    values.append(pending.value)
-            read = [committed for committed in map(_read, values) if committed is not None]
-            if read:
-                yield partition_at(place), max(committed.commit_timestamp_ms for committed in read)
+            if place[:-4] in heads and (
+                place in visible
+                or any(place in self._open[producer_id][group] for producer_id in unstable[place])
+            ):
+                yield place
 
     def partitions(self, group_id: str) -> list[TopicPartition]:
         """The partitions in which a group has a position."""

@@ -200,9 +200,9 @@ class GroupShard:
             self.groups.pop(group_id, None)
         return Result(None, entries, is_atomic=False)
 
-    def delete_topics(self, topics: Mapping[str, int]) -> Result[Any]:
-        """Topics are gone, since when: so will be, step by step, every group's positions in them."""
-        return self._deleted_topics.remove(topics)
+    def delete_topic(self, topic: str) -> Result[Any]:
+        """A topic is gone: so will be, step by step, every position that groups have in it now."""
+        return self._deleted_topics.remove(topic)
 
     # Replaying
 
@@ -216,6 +216,8 @@ class GroupShard:
         key, value = entry.key, entry.value
         if key[:2] in OFFSET_HEADS:
             group, place = split_kept(key) if self._is_live else split_key(key)
+            if value is not None and self._is_live and self._deleted_topics.later:
+                self._deleted_topics.committed(group, place)
             if value is None:
                 self.offsets.remove(group, place)
             elif producer is not None:
