@@ -210,6 +210,24 @@ def test_flushes_are_due_by_count_and_by_time(world: World) -> None:
     assert log.is_flush_due(NOW_MS + 1500)
 
 
+def test_flushes_are_due_by_time_when_the_clock_was_set_back(world: World) -> None:
+    """Else nothing would be flushed until it is as late again."""
+    log = world.open(replace(SMALL, flush_ms=1000))
+    fill(log, 1)
+    world.clock.ms -= 3_600_000
+    assert log.is_flush_due(world.clock.ms)
+    log.flush()
+    fill(log, 1)
+    assert not log.is_flush_due(world.clock.ms + 999)
+    assert log.is_flush_due(world.clock.ms + 1000)
+
+
+def test_a_clock_that_is_set_back_flushes_nothing_where_no_time_is_set(world: World) -> None:
+    log = world.open(SMALL)
+    fill(log, 1)
+    assert not log.is_flush_due(NOW_MS - 3_600_000)
+
+
 def _during_fsync(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
     """Do something once, inside the first fsync."""
     fsync = FaultyFile.fsync

@@ -15,6 +15,7 @@ from struct import Struct
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from millstream.config.keys import MAX_LONG
 from millstream.errors import KafkaStorageError, OffsetOutOfRange, RecordListTooLarge
 from millstream.protocol.batch import BatchHeader, ControlMarker, read_header
 from millstream.storage import epoch_check, retention, timestamps, truncation
@@ -498,13 +499,17 @@ class Log:
                 self._is_doubted = False
 
     def is_flush_due(self, now_ms: int) -> bool:
-        """Whether flush.messages or flush.ms asks for a flush now."""
+        """Whether flush.messages or flush.ms asks for a flush now.
+
+        If the clock was set back since the last one, nobody knows how long ago that was: then flush.ms does.
+        """
         unflushed = self.end_offset - self.recovery_point
         if unflushed <= 0:
             return False
-        return (
-            unflushed >= self._config.flush_messages or now_ms - self.last_flush_ms >= self._config.flush_ms
-        )
+        if unflushed >= self._config.flush_messages:
+            return True
+        flush_ms = self._config.flush_ms
+        return flush_ms < MAX_LONG and not 0 <= now_ms - self.last_flush_ms < flush_ms
 
     # Shortening, on the loop
 
