@@ -12,6 +12,7 @@ import uvloop
 from bench.apache_kafka import KafkaBroker
 
 from millstream import AsyncConsumer, TopicPartition
+from millstream.client import consumer_group
 from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
 from millstream.client.group_host import Subscription
@@ -408,6 +409,42 @@ def test_an_assignment_that_is_replaced_by_hand_is_committed(run: Callable[[Body
             consumer.assign([second])
         async with member(bootstrap, f"replaced-{topic}") as consumer:
             assert (await consumer.committed([first]))[first].offset == 6
+
+    run(body)
+
+
+def test_a_position_that_does_not_change_is_committed_again_now_and_then(
+    run: Callable[[Body], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers forget what nobody in a group has committed for long."""
+
+    async def body(bootstrap: str) -> None:
+        topic = await new_topic(bootstrap)
+        place = TopicPartition(topic, 0)
+        await fill(bootstrap, topic, 0, numbered(10))
+        async with (
+            member(bootstrap, f"again-{topic}", auto_commit_interval_ms=50) as consumer,
+            member(bootstrap, f"again-{topic}", auto_commit=False) as other,
+        ):
+
+            async def committed() -> int:
+                found = await other.committed([place])
+                return found[place].offset if place in found else -1
+
+            async def until_committed() -> None:
+                async with asyncio.timeout(PATIENCE_S):
+                    while await committed() != 10:
+                        await consumer.poll(timeout=0.05)
+
+            consumer.assign([place])
+            await read(consumer, 10)
+            await until_committed()
+            await other.commit({place: 3})
+            for _ in range(10):
+                await consumer.poll(timeout=0.1)
+            assert await committed() == 3, "not at each interval"
+            monkeypatch.setattr(consumer_group, "RENEWAL_S", 0.5)
+            await until_committed()
 
     run(body)
 

@@ -26,6 +26,10 @@ from millstream.model import TopicPartition
 COMMIT_SHARE = 0.75
 """How much of the time for leaving the last commit may take: without a word the others wait for long."""
 
+RENEWAL_S = 3600.0
+"""How old a commit may become that is still true: brokers forget those of who assigns itself after a while
+(offsets.retention.minutes)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:
@@ -60,14 +64,16 @@ class ConsumerGroup:
         self._callbacks = Callbacks()
         self._membership: Membership | None = None
         self._seen = assignment.progress
-        self._told: dict[TopicPartition, int] = {}
+        self._loop = asyncio.get_running_loop()
+        self._told: dict[TopicPartition, tuple[int, float]] = {}
+        """What was committed, and when."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._parting: asyncio.Task[None] | None = None
         """The end of the last membership."""
         self._must_commit = False
         self._clock: asyncio.Task[None] | None = None
         if options.auto_commit:
-            self._clock = asyncio.get_running_loop().create_task(self._commit_now_and_then())
+            self._clock = self._loop.create_task(self._commit_now_and_then())
 
     @property
     def identity(self) -> GroupMetadata:
@@ -113,7 +119,7 @@ class ConsumerGroup:
             self._membership = None
             self._remove(self.owned)
             self._watch.stop()
-            self._parting = parting = asyncio.get_running_loop().create_task(_part(membership, deadline))
+            self._parting = parting = self._loop.create_task(_part(membership, deadline))
             await asyncio.wait([parting])  # it goes on, also if it is not waited for
             parting.result()
 
@@ -150,17 +156,25 @@ class ConsumerGroup:
 
     async def commit(self, offsets: Mapping[TopicPartition, Committed], deadline: Deadline) -> None:
         await self._commits.commit(offsets, deadline)
-        self._told.update({partition: each.offset for partition, each in offsets.items()})
+        now = self._loop.time()
+        self._told.update({partition: (each.offset, now) for partition, each in offsets.items()})
 
     async def _commit_quietly(self, offsets: Mapping[TopicPartition, Committed], deadline: Deadline) -> None:
-        """Commit what has changed. What cannot be committed is read again, by whoever comes next."""
+        """Commit what has changed, and what was told long ago. What cannot be committed is read again, by
+        whoever comes next."""
         news = {
-            partition: each for partition, each in offsets.items() if self._told.get(partition) != each.offset
+            partition: each
+            for partition, each in offsets.items()
+            if not self._is_told(partition, each.offset)
         }
         try:
             await self.commit(news, deadline)
         except KafkaError:
             pass
+
+    def _is_told(self, partition: TopicPartition, offset: int) -> bool:
+        told, at = self._told.get(partition, (NOT_KNOWN, 0.0))
+        return told == offset and self._loop.time() - at < RENEWAL_S
 
     async def _commit_now_and_then(self) -> None:
         while True:
@@ -180,7 +194,7 @@ class ConsumerGroup:
         if not offsets:
             return
         deadline = Deadline(self._options.request_timeout_ms)
-        task = asyncio.get_running_loop().create_task(self._commit_quietly(offsets, deadline))
+        task = self._loop.create_task(self._commit_quietly(offsets, deadline))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
