@@ -19,13 +19,17 @@ from millstream.client.offsets import READ_COMMITTED
 from millstream.client.producer_buffer import RecordBuffer
 from millstream.client.producer_coordinator import OffsetAndMetadata
 from millstream.client.producer_delivery import Delivery
+from millstream.client.transactions import list_transactions
 from millstream.client.transactions_client import NoTransaction, TransactionAborted, TransactionFailed
 from millstream.errors import (
+    InvalidProducerIdMapping,
     InvalidTxnState,
     MessageTooLarge,
     ProducerFenced,
     UnknownMemberId,
 )
+from millstream.testing import Broker
+from tests.client.consuming import new_topic
 from tests.client.fault_proxy import Fault, FaultProxy
 from tests.client.logs import batches_in, values_in
 from tests.client.test_producer import Make, run, topic
@@ -177,6 +181,41 @@ def test_the_newer_of_two_producers_shuts_the_older_out(
 
     run(main())
     assert values_in(either_bootstrap, name, **COMMITTED) == [[b"newer"]]
+
+
+@pytest.mark.parametrize("what", ["records", "offsets"])
+def test_a_producer_whose_transactional_id_has_expired_says_so(new_name: Name, what: str) -> None:
+    quick = {
+        "transactional.id.expiration.ms": "500",
+        "transaction.remove.expired.transaction.cleanup.interval.ms": "100",
+    }
+
+    async def main(bootstrap: str) -> None:
+        group, place = new_name("group"), TopicPartition(await new_topic(bootstrap), 0)
+
+        async def commit(producer: AsyncProducer) -> None:
+            async with producer.transaction():
+                if what == "records":
+                    await producer.send(place.topic, b"v")
+                else:
+                    await producer.send_offsets({place: 1}, group)
+
+        async with (
+            AsyncProducer(bootstrap, transactional_id=new_name("id")) as producer,
+            Cluster(bootstrap) as cluster,
+        ):
+            async with asyncio.timeout(60):
+                while await list_transactions(cluster, Deadline(30_000)):
+                    await asyncio.sleep(0.05)
+            with pytest.raises((InvalidProducerIdMapping, TransactionAborted)) as caught:
+                await commit(producer)
+            said = [str(caught.value), *getattr(caught.value, "__notes__", ())]
+            assert any("expiration.ms: make a new producer" in each for each in said)
+            with pytest.raises(ProducerFenced, match=r"expiration\.ms: make a new producer"):
+                producer.begin_transaction()
+
+    with Broker(quick) as broker:
+        run(main(broker.bootstrap))
 
 
 def test_offsets_are_committed_with_the_records(either_bootstrap: str, topic: Make, new_name: Name) -> None:

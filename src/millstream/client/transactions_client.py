@@ -39,9 +39,12 @@ FATAL = (
     TransactionalIdAuthorizationFailed,
     TransactionCoordinatorFenced,
 )
-"""The transactional id is another's, or was never this producer's: nothing can be done any more."""
+"""The transactional id is another's, or not this producer's any more: nothing can be done."""
 
-
+EXPIRED = (
+    "the cluster does not know its transactional id any more, as when it was used for no transaction in "
+    "transactional.id.expiration.ms: make a new producer with the same transactional_id"
+)
 UNDECIDED = "a commit was begun and nobody knows how it ended: commit again"
 
 
@@ -157,6 +160,8 @@ class Transactions:
     def _fail(self, error: Exception) -> None:
         if isinstance(error, FATAL):
             self.state = State.LOST
+        if isinstance(error, InvalidProducerIdMapping):
+            error.add_note(EXPIRED)
         self.error = self.error or error
         self._drop()
 
@@ -164,11 +169,15 @@ class Transactions:
         lines = list(self._buffer.active)
         if any(batch.base_sequence != UNNUMBERED for line in lines for batch in list(line.queue)):
             self._must_raise_epoch = True  # their sequences were given and may never be written
-        reason = "the transaction is aborted" + (f": {self.error}" if self.error else "")
+        reason = "the transaction is aborted" + (f": {self._reason}" if self.error else "")
         self._buffer.drop(lines, TransactionAborted(reason))
 
     def _lost(self) -> Exception:
-        return ProducerFenced(f"this producer cannot go on: {self.error}")
+        return ProducerFenced(f"this producer cannot go on: {self._reason}")
+
+    @property
+    def _reason(self) -> str:
+        return EXPIRED if isinstance(self.error, InvalidProducerIdMapping) else str(self.error)
 
     # ---------------------------------------------------------------- steps
 
