@@ -117,7 +117,7 @@ def test_a_new_dir_is_used_once_no_log_is_missing(world: World, way: str) -> Non
     store = world.store(is_accepted=0)
     store.absent(PARTITION, SMALL)
     store.accept_new_dirs()
-    assert store.dirs.has_new
+    assert [folder.is_new for folder in store.dirs] == [True]
     with pytest.raises(KafkaStorageError, match=str(PARTITION)):
         store.create(TopicPartition("new", 0), OTHER_ID, SMALL)
     if way == "copied":
@@ -128,7 +128,7 @@ def test_a_new_dir_is_used_once_no_log_is_missing(world: World, way: str) -> Non
         store.not_expected(PARTITION)
     store.create(TopicPartition("new", 0), OTHER_ID, SMALL)
     store.accept_new_dirs()
-    assert not store.dirs.has_new
+    assert [folder.is_new for folder in store.dirs] == [False]
     store.close()
 
 
