@@ -34,7 +34,7 @@ def refusal(leader: Leader) -> RequestTimedOut:
 def test_that_there_is_no_leader() -> None:
     error = refusal(Leader(leader_id=-1))
     assert str(error) == (
-        "1 records for t-0 were not written in 600 ms (unsent); "
+        "1 record for t-0 not written in 600 ms (unsent); "
         "the last error was: partition t-0 has no leader at the moment"
     )
     assert isinstance(error.__cause__, LeaderNotAvailable)

@@ -10,6 +10,7 @@ from millstream.cli.session import with_cluster
 from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
 from millstream.client.replicas import unregister_broker
+from millstream.client.wording import counted
 
 
 @click.command()
@@ -42,5 +43,6 @@ def unregister(broker: int, bootstrap: str, timeout_ms: int, as_json: bool) -> N
     click.echo(f"broker {broker} does not belong to the cluster any more")
     if held:
         click.echo(
-            f"{len(held)} partitions still have a replica on it; `millstream reassign` moves them", err=True
+            f"{counted(len(held), 'partition')} left with a replica on it; `millstream reassign` moves them",
+            err=True,
         )

@@ -75,11 +75,6 @@ def forget_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 topic`, `2 topics`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def human_bytes(size: int) -> str:
     """1536 as `1.5 KB`."""
     amount = float(size)

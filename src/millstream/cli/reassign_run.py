@@ -11,7 +11,7 @@ import click
 
 from millstream.cli.elect import Results, report
 from millstream.cli.options import ask, byte_count, client_options, complete_topics
-from millstream.cli.output import counted, print_json, print_table
+from millstream.cli.output import print_json, print_table
 from millstream.cli.reassign_plan import make_plan, plan_options, print_moves, read_plan
 from millstream.cli.session import with_cluster
 from millstream.client import throttling
@@ -19,6 +19,7 @@ from millstream.client.cluster import Cluster
 from millstream.client.deadline import Deadline
 from millstream.client.replicas import Reassignment, list_reassignments
 from millstream.client.replicas import reassign as ask_to_reassign
+from millstream.client.wording import counted
 from millstream.errors import KafkaError, MillstreamError, NoReassignmentInProgress
 from millstream.model import TopicPartition
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from millstream.cli.options import ask, client_options, complete_topics, key_values
-from millstream.cli.output import counted, print_json
+from millstream.cli.output import print_json
 from millstream.cli.session import with_cluster
 from millstream.client.cluster import Cluster
 from millstream.client.configs import Change, Resource, alter_configs
@@ -21,6 +21,7 @@ from millstream.client.topics import (
     delete_records,
     delete_topic,
 )
+from millstream.client.wording import counted
 from millstream.errors import KafkaError, OffsetOutOfRange, TopicAlreadyExists
 from millstream.model import TopicPartition, encode_uuid
 

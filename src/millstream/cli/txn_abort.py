@@ -18,6 +18,7 @@ from millstream.client.transactions import (
     open_transactions,
     write_abort_marker,
 )
+from millstream.client.wording import counted
 from millstream.model import TopicPartition
 
 
@@ -93,7 +94,7 @@ def abort(
             return
         print_table(COLUMNS, [row(each) for each in found])
     if found:
-        ask(f"Abort {_count(len(found))}?", yes)
+        ask(f"Abort {counted(len(found), 'transaction')}?", yes)
 
     async def end(cluster: Cluster, deadline: Deadline) -> None:
         for each in found:
@@ -103,7 +104,7 @@ def abort(
     if as_json:
         print_json([{**document(each), "aborted": True} for each in found])
     else:
-        click.echo(f"{_count(len(found))} aborted.")
+        click.echo(f"{counted(len(found), 'transaction')} aborted.")
 
 
 def _fence(names: tuple[str, ...], yes: bool, bootstrap: str, timeout_ms: int, as_json: bool) -> None:
@@ -119,7 +120,3 @@ def _fence(names: tuple[str, ...], yes: bool, bootstrap: str, timeout_ms: int, a
     else:
         for name in names:
             click.echo(f"{name} has no open transaction any more; its producer is shut out.")
-
-
-def _count(number: int) -> str:
-    return "1 transaction" if number == 1 else f"{number} transactions"

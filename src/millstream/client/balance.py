@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from millstream.client.wording import counted
 from millstream.errors import InvalidReplicationFactor
 from millstream.model import TopicPartition
 
@@ -40,8 +41,9 @@ class Balance:
             replicas = self.placement[partition]
             wanted = len(replicas) if factor is None else factor
             if wanted > len(self._brokers):
+                room = counted(len(self._brokers), "broker")
                 raise InvalidReplicationFactor(
-                    f"{partition} is to have {wanted} replicas on {len(self._brokers)} brokers"
+                    f"{partition} is to have {counted(wanted, 'replica')} on {room}"
                 )
             for broker in [broker for broker in replicas if broker not in self._brokers]:
                 replicas.remove(broker)

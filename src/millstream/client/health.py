@@ -11,6 +11,7 @@ from millstream.client.configs import topic_values
 from millstream.client.deadline import Deadline
 from millstream.client.metadata import Metadata, Partition
 from millstream.client.replicas import reassignments_by
+from millstream.client.wording import counted
 from millstream.errors import KafkaError, NetworkException, RequestTimedOut
 from millstream.model import TopicPartition
 from millstream.protocol.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
@@ -68,7 +69,7 @@ class Health:
     def summary(self) -> str:
         """One line for a person."""
         if self.is_healthy:
-            return f"healthy: {_count(len(self.brokers), 'broker')}, {_count(self.partitions, 'partition')}"
+            return f"healthy: {counted(len(self.brokers), 'broker')}, {counted(self.partitions, 'partition')}"
         missing, silent = (
             ", ".join(map(str, ids)) for ids in (self.missing_brokers, self.unresponsive_brokers)
         )
@@ -83,7 +84,7 @@ class Health:
             *(f"log dir {path} of broker {id_} has failed" for id_, path in _each(self.failed_dirs)),
             *(f"log dir {path} of broker {id_} is full" for id_, path in _each(self.full_dirs)),
         ]
-        return f"unhealthy: {'; '.join(filter(None, found))} (of {_count(self.partitions, 'partition')})"
+        return f"unhealthy: {'; '.join(filter(None, found))} (of {counted(self.partitions, 'partition')})"
 
 
 async def examine(cluster: Cluster, deadline: Deadline) -> Health:
@@ -197,7 +198,3 @@ def _damaged(dirs: Dirs) -> dict[TopicPartition, list[int]]:
 
 def _each(dirs: Mapping[int, Sequence[str]]) -> list[tuple[int, str]]:
     return [(broker_id, path) for broker_id, paths in dirs.items() for path in paths]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

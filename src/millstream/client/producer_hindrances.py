@@ -8,6 +8,7 @@ from millstream.client.batch_builder import Batch
 from millstream.client.cluster import OnRetry
 from millstream.client.metadata import Metadata
 from millstream.client.producer_line import Line
+from millstream.client.wording import counted
 from millstream.errors import KafkaError, LeaderNotAvailable, RequestTimedOut
 
 IDENTITY = "identity"
@@ -34,7 +35,7 @@ class Hindrances:
         """The error of a batch whose time is up."""
         sent = f"after {batch.attempts} tries" if batch.attempts else "unsent"
         count = batch.count or batch.builder.count
-        message = f"{count} records for {line.name} were not written in {timeout_ms} ms ({sent})"
+        message = f"{counted(count, 'record')} for {line.name} not written in {timeout_ms} ms ({sent})"
         last = self._of(line, has_identity=has_identity) or batch.last_error
         if last is None:
             return RequestTimedOut(message)
