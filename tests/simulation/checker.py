@@ -147,7 +147,7 @@ def reordered(history: History) -> Iterator[Anomaly]:
                 continue
             seen.add(entry.value)
             is_repeated = entry.value in cut or counts[entry.value] > 1
-            if is_repeated and sent.producer not in history.idempotent:
+            if entry.value in history.repeated or (is_repeated and sent.producer not in history.idempotent):
                 continue
             if sent.index < last.get(sent.producer, -1):
                 text = f"{partition}@{entry.offset} has {entry.value!r} after {last[sent.producer]}"

@@ -72,11 +72,13 @@ class History:
     """All of it, of one topic.
 
     `is_flushed_before_ack`: acknowledgements promise to outlive a power loss, and so does what
-    consumers saw. `idempotent`: the producers that promise no duplicates.
+    consumers saw. `idempotent`: the producers that promise no duplicates. `repeated`: what
+    they sent once more because it may have been deleted before they heard of it.
     """
 
     is_flushed_before_ack: bool
     idempotent: set[str] = field(default_factory=set)
+    repeated: set[str] = field(default_factory=set)
     sends: dict[str, Send] = field(default_factory=dict)
     acks: list[Ack] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)

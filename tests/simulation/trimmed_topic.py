@@ -115,6 +115,9 @@ class TrimmedTopic:
             "p", client, self.history, process.random, process.clock.now_ms, acks=-1
         )
         producer.rest_s = REST_S
+        producer.are_deleted = lambda partition, offset: (
+            self.retention_bytes >= 0 or self.history.trimmed(partition) > offset
+        )
         self._work(process, producer, producer.run([EVENTS[1]]))
         process, brokers = self._client("trim-writer")
         transactional = TransactionalProducer(

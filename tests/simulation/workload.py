@@ -42,6 +42,8 @@ class Batch:
     padding: bytes
     sequence: int = -1
     attempts: int = 0
+    lowest_offset: int = 0
+    """It is nowhere below this."""
 
 
 class Sender:
@@ -165,6 +167,8 @@ class Sequences:
     next: int = 0
     sent: int = 0
     """Below it everything was sent before, and may be there though that was not acknowledged."""
+    end: int = 0
+    """The end of what was acknowledged."""
     pending: list[Batch] = field(default_factory=list)
 
 
@@ -172,6 +176,9 @@ class IdempotentProducer(Sender):
     """Up to five batches of a partition under way, repeated in order with their sequences."""
 
     bumps = 0
+
+    are_deleted: Callable[[int, int], bool] = staticmethod(lambda _, __: False)
+    """Whether records of a partition from an offset on may be gone, and with them who wrote them."""
 
     async def run(self, partitions: Sequence[int]) -> None:
         self.history.idempotent.add(self.name)
@@ -189,7 +196,7 @@ class IdempotentProducer(Sender):
             await self.pause()
 
     def _add(self, state: Sequences, batch: Batch) -> None:
-        batch.sequence = state.next
+        batch.sequence, batch.lowest_offset = state.next, state.end
         state.next += len(batch.values)
         state.pending.append(batch)
 
@@ -219,29 +226,38 @@ class IdempotentProducer(Sender):
         sent_before: int,
     ) -> bool:
         failed: int | None = None
+        is_deleted = False
         for batch, answer in answers:
             found = (await answer).responses[0].partition_responses[0]
             if found.error_code == DuplicateSequenceNumber.code and failed is None:
                 state.pending.remove(batch)
             elif not found.error_code:
-                if failed not in (None, RequestTimedOut.code) and batch.sequence >= sent_before:
+                is_first_time = batch.sequence >= sent_before and not is_deleted
+                if failed not in (None, RequestTimedOut.code) and is_first_time:
                     text = f"{self.name}: sequence {batch.sequence} was accepted after one that was refused"
                     self.history.complaints.append(f"{text} with {error_for(failed).__name__}")
                 state.pending.remove(batch)
+                state.end = max(state.end, found.base_offset + len(batch.values))
                 self.acknowledge(batch, found.base_offset, sent_at)
             elif failed is None:
                 failed = found.error_code
+                is_deleted = failed in LOST_STATE and self.are_deleted(batch.partition, batch.lowest_offset)
                 self.refused(found)
         if failed in LOST_STATE:
-            self._start_over(failed)
+            self._start_over(failed, is_deleted)
         return failed is None
 
-    def _start_over(self, code: int) -> None:
+    def _start_over(self, code: int, is_deleted: bool) -> None:
         """The broker lost what it knew of this producer: go on with a new epoch, as KIP-360 says.
 
-        Only a power loss may do that, and only where acknowledgements do not mean fsynced.
+        Only a power loss may do that, and only where acknowledgements do not mean fsynced, or who deletes
+        records that were not acknowledged yet: what is pending is then perhaps written once more.
         """
-        if self.history.is_flushed_before_ack or not self.history.losses:
+        if is_deleted:
+            self.history.repeated.update(
+                value for state in self._state.values() for batch in state.pending for value in batch.values
+            )
+        elif self.history.is_flushed_before_ack or not self.history.losses:
             name = error_for(code).__name__
             self.history.complaints.append(f"{self.name}: {name} though nothing was lost")
         self.bumps += 1

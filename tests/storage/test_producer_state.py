@@ -7,6 +7,7 @@ from millstream.errors import (
     InvalidProducerEpoch,
     InvalidTxnState,
     KafkaStorageError,
+    NotLeaderOrFollower,
     OutOfOrderSequenceNumber,
     TransactionCoordinatorFenced,
 )
@@ -92,17 +93,72 @@ def test_what_follows_a_batch_that_was_not_written_waits_for_it(
         patched.setattr(log, "_write", refuse)
         with pytest.raises(KafkaStorageError):
             send(log, 0, count=2)
-    with pytest.raises(OutOfOrderSequenceNumber):
+    with pytest.raises(KafkaStorageError, match="the disk is full"):
         send(log, 2)
     assert send(log, 0, producer_id=8).base_offset == 0
     assert send(log, 0, count=2).base_offset == 1
     assert send(log, 2).base_offset == 3
 
 
+def refuse(log: Log, sequence: int, *, epoch: int = 0) -> None:
+    header = read_header(batch(b"v", producer_id=7, epoch=epoch, sequence=sequence))
+    log.producers.refuse(header, NotLeaderOrFollower())
+
+
+@pytest.mark.parametrize(("sent", "lost"), [(4, 5), (LAST_SEQUENCE - 1, LAST_SEQUENCE), (LAST_SEQUENCE, 0)])
+def test_a_known_producers_batches_behind_one_that_was_not_written_can_be_sent_again(
+    log: Log, sent: int, lost: int
+) -> None:
+    """Told that they are out of order, clients begin a new epoch, in which duplicates are not recognised."""
+    behind = 0 if lost == LAST_SEQUENCE else lost + 1
+    send(log, sent)
+    refuse(log, lost)
+    refuse(log, behind)
+    for _ in range(2):
+        with pytest.raises(NotLeaderOrFollower):
+            send(log, behind)
+    assert send(log, sent).is_duplicate
+    send(log, lost)
+    send(log, behind)
+    with pytest.raises(OutOfOrderSequenceNumber):
+        send(log, behind + 2)
+
+
+def test_that_a_batch_was_not_written_is_known_also_after_a_cut(log: Log) -> None:
+    """Another broker leads meanwhile: this one cuts off what that one has not, and copies what it has."""
+    for sequence in range(3):
+        send(log, sequence)
+    refuse(log, 3)
+    log.truncate_to(1)
+    for sequence in (1, 2):
+        send(log, sequence)
+    with pytest.raises(NotLeaderOrFollower):
+        send(log, 4)
+    log.restart_at(9)
+    with pytest.raises(NotLeaderOrFollower):
+        send(log, 4)
+    send(log, 3)
+    send(log, 4)
+
+
+def test_a_new_epoch_waits_for_nothing_that_was_not_written_before_it(log: Log) -> None:
+    send(log, 0)
+    refuse(log, 1)
+    send(log, 0, epoch=1)
+    refuse(log, 1, epoch=1)
+    with pytest.raises(NotLeaderOrFollower):
+        send(log, 2, epoch=1)
+    refuse(log, 0, epoch=2)
+    with pytest.raises(NotLeaderOrFollower):
+        send(log, 1, epoch=2)
+    send(log, 0, epoch=2)
+    send(log, 1, epoch=2)
+
+
 def test_the_first_of_several_batches_that_were_not_written_counts(log: Log) -> None:
     for sequence in (0, 1):
-        log.producers.refuse(read_header(batch(b"v", producer_id=7, epoch=0, sequence=sequence)))
-    with pytest.raises(OutOfOrderSequenceNumber):
+        refuse(log, sequence)
+    with pytest.raises(NotLeaderOrFollower):
         send(log, 1)
     assert send(log, 0).base_offset == 0
     assert send(log, 1).base_offset == 1

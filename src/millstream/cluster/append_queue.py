@@ -17,7 +17,7 @@ from millstream.storage.log import Appended
 
 Write = Callable[[Checked, int, str | None], Appended | asyncio.Future[Appended]]
 """Appends a checked batch; the version of Produce and the transactional id are given."""
-Refuse = Callable[[Buffer], None]
+Refuse = Callable[[Buffer, KafkaError], None]
 """Notes that a batch was not written, and may be sent again."""
 
 
@@ -75,7 +75,7 @@ class AppendQueue:
                 appended = self._write(entry.check.result(), entry.produce_version, entry.transactional_id)
             except Exception as error:
                 if isinstance(error, KafkaError) and error.retriable:
-                    self._refuse(entry.data)
+                    self._refuse(entry.data, error)
                 if not entry.appended.done():  # with its frames it would keep what the batch unfolded to
                     entry.appended.set_exception(kept(error))
                 continue

@@ -197,12 +197,12 @@ class Partition(Replica):
             return self.transactions.append(checked.data, checked.header, transactional_id, produce_version)
         return self._write(checked.data, checked.header)
 
-    def not_written(self, data: Buffer) -> None:
+    def not_written(self, data: Buffer, error: KafkaError) -> None:
         """A producer's batch was refused and will be sent again: those in flight behind it wait for it."""
         if len(data) >= HEADER_SIZE:
             header = read_header(data)
             if header.magic == 2:
-                self.log.producers.refuse(header)
+                self.log.producers.refuse(header, error)
 
     def _check_writable(self, acks: int) -> None:
         if self.refusal is not None:

@@ -131,6 +131,7 @@ class TransactionalAppends:
         if self.is_open(producer_id, epoch):
             return None
         if produce_version >= ADDS_SINCE and header.base_sequence and producer_id not in self._log.producers:
+            self._log.producers.check_refused(header)
             raise OutOfOrderSequenceNumber(
                 f"producer {producer_id} is not known here and starts at sequence {header.base_sequence}"
             )
@@ -152,7 +153,7 @@ class TransactionalAppends:
                         line[0].appended.set_result(appended)
                 except Exception as error:
                     if isinstance(error, KafkaError) and error.retriable:
-                        self._log.producers.refuse(line[0].header)
+                        self._log.producers.refuse(line[0].header, error)
                     if not line[0].appended.done():
                         line[0].appended.set_exception(kept(error))
                 admitted = None
@@ -190,7 +191,8 @@ class TransactionalAppends:
         lines, self._lines = self._lines, {}
         for line in lines.values():
             for waiting in line:
-                self._log.producers.refuse(waiting.header)
+                if isinstance(error, KafkaError) and error.retriable:
+                    self._log.producers.refuse(waiting.header, error)
                 if not waiting.appended.done():
                     waiting.appended.set_exception(error)
         self.stop()

@@ -208,8 +208,8 @@ class Log:
         _PLACE.pack_into(data, 0, base_offset, size - _LENGTH_END, leader_epoch)
         try:
             self._write(data, size, base_offset, last_offset, header.max_timestamp)
-        except KafkaStorageError:
-            self.producers.refuse(header)
+        except KafkaStorageError as error:
+            self.producers.refuse(header, error)
             raise
         if producer_id >= 0:
             self._note_producer(header, marker, base_offset, last_offset)

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from millstream.errors import (
     InvalidProducerEpoch,
     InvalidTxnState,
+    KafkaError,
     OutOfOrderSequenceNumber,
     TransactionCoordinatorFenced,
 )
@@ -108,6 +109,19 @@ class CompletedTransaction(NamedTuple):
     is_aborted: bool
 
 
+class _Refused(NamedTuple):
+    """The first batch of a producer that was not written and comes again, and why."""
+
+    epoch: int
+    sequence: int
+    error: KafkaError
+
+
+def _is_behind(sequence: int, other: int) -> bool:
+    """Whether a sequence comes after another; after the last comes 0."""
+    return 0 < (sequence - other) & MAX_SEQUENCE <= MAX_SEQUENCE >> 1
+
+
 class ProducerState:
     """All producers of a log, and its open transactions by their first offset. One thread changes them."""
 
@@ -130,7 +144,7 @@ class ProducerState:
         self._decided = array("q")
         """Of transactions whose markers may not be committed: first offset and marker's offset, in turn."""
         self._committed = 0
-        self._refused: dict[int, tuple[int, int]] = {}  # unknown producer → (epoch, sequence) not written
+        self._refused: dict[int, _Refused] = {}
 
     def __iter__(self) -> Iterator[Producer]:
         return iter(self.producers.values())
@@ -163,8 +177,7 @@ class ProducerState:
         """
         producer = self.producers.get(header.producer_id)
         if producer is None:
-            if self._refused:
-                self._check_refused(header)
+            self.check_refused(header)
             return None
         epoch, first = header.producer_epoch, header.base_sequence
         if epoch == producer.epoch and first != NONE:
@@ -173,6 +186,7 @@ class ProducerState:
                 duplicate = producer.duplicate_of(epoch, first, header.last_sequence)
                 if duplicate is not None:
                     return duplicate
+                self.check_refused(header)
                 raise OutOfOrderSequenceNumber(
                     f"producer {header.producer_id} sent sequence {first} after {last} in epoch {epoch}"
                 )
@@ -181,6 +195,7 @@ class ProducerState:
                 f"producer {header.producer_id} sent epoch {epoch}, but epoch {producer.epoch} is known"
             )
         elif first > 0 and producer.epoch != NONE:
+            self.check_refused(header)
             raise OutOfOrderSequenceNumber(
                 f"producer {header.producer_id} starts epoch {epoch} at sequence {first}, not 0"
             )
@@ -191,29 +206,44 @@ class ProducerState:
             )
         return None
 
-    def refuse(self, header: BatchHeader) -> None:
-        """Note that a batch was not written, and may be sent again.
+    def refuse(self, header: BatchHeader, error: KafkaError) -> None:
+        """Note that a batch was not written, and may be sent again: those in flight behind it get its error.
 
-        If nothing is known of its producer yet, the batches it has in flight behind this one would be
-        taken, since an unknown producer may start anywhere, and this one would come too late.
+        Of an unknown producer, which may start anywhere, they would be taken, and this one would come too
+        late. Of a known one they would be out of order, upon which clients begin a new epoch and send again
+        also what other partitions hold already.
         """
         producer_id, epoch, sequence = header.producer_id, header.producer_epoch, header.base_sequence
-        if producer_id == NONE or sequence == NONE or producer_id in self.producers:
+        if producer_id == NONE or sequence == NONE:
             return
         known = self._refused.get(producer_id)
-        if known is not None and known[0] == epoch and known[1] < sequence:
+        if known is not None and known.epoch == epoch and _is_behind(sequence, known.sequence):
             return  # one before it was not written either
         if known is None and len(self._refused) >= MAX_REFUSED:
             del self._refused[next(iter(self._refused))]
-        self._refused[producer_id] = (epoch, sequence)
+        self._refused[producer_id] = _Refused(epoch, sequence, error.again())
 
-    def _check_refused(self, header: BatchHeader) -> None:
-        epoch, sequence = self._refused.get(header.producer_id, (NONE, NONE))
-        if epoch == header.producer_epoch and header.base_sequence > sequence:
-            raise OutOfOrderSequenceNumber(
-                f"producer {header.producer_id} sent sequence {header.base_sequence} in epoch {epoch},"
-                f" but {sequence} could not be written"
-            )
+    def check_refused(self, header: BatchHeader) -> None:
+        """Raise if a batch before this one was not written."""
+        refused = self._refused.get(header.producer_id) if self._refused else None
+        if (
+            refused is not None
+            and refused.epoch == header.producer_epoch
+            and _is_behind(header.base_sequence, refused.sequence)
+        ):
+            raise refused.error.again()
+
+    def take_refused(self, before: ProducerState) -> None:
+        """Keep what was noted in a state that this one takes the place of: the batches are still to come."""
+        self._refused = before._refused
+
+    def _forget_refused(self, header: BatchHeader) -> None:
+        """Something of the producer is in the log now: also what was refused, or what comes after it?"""
+        refused = self._refused.get(header.producer_id)
+        if refused is not None and (
+            refused.epoch != header.producer_epoch or not _is_behind(refused.sequence, header.last_sequence)
+        ):
+            del self._refused[header.producer_id]
 
     def check_marker(self, header: BatchHeader, marker: ControlMarker, transaction_version: int) -> None:
         """Whether a coordinator's end marker may follow; raises if it may not.
@@ -242,7 +272,8 @@ class ProducerState:
         producer = self.producers.get(header.producer_id)
         if producer is None:
             producer = self.producers[header.producer_id] = Producer(header.producer_id)
-            self._refused.pop(header.producer_id, None)
+        if self._refused:
+            self._forget_refused(header)
         if header.producer_epoch != producer.epoch:
             producer.adopt_epoch(header.producer_epoch)
         timestamp = header.max_timestamp

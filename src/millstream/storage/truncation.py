@@ -79,7 +79,7 @@ def _cut_off(
             log.replace_tail(tail, kept, end_offset)
         log.epochs.truncate_end(log.end_offset)
         log.snapshots.keep([one.base_offset for one in log.segments], log.end_offset)
-        log.producers = producers_at(log, log.end_offset) if producers is None else producers
+        _take_producers(log, producers_at(log, log.end_offset) if producers is None else producers)
     if len(kept) > 1:  # recovery must never judge the gap
         log.flush()
         log.save_recovery_point()
@@ -103,9 +103,14 @@ def empty(log: Log, offset: int) -> None:
         log.replace_tail(old, [only], offset)
     log.epochs.truncate_end(0)
     log.snapshots.keep((), -1)
-    log.producers = ProducerState(offset)
+    _take_producers(log, ProducerState(offset))
     if offset:
         _write_start(log, only)
+
+
+def _take_producers(log: Log, producers: ProducerState) -> None:
+    producers.take_refused(log.producers)
+    log.producers = producers
 
 
 def _write_start(log: Log, segment: Segment) -> None:

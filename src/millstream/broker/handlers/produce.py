@@ -92,7 +92,7 @@ def _append_all(
                 has_error = True
                 _refuse(ctx, answer, error)
                 if error.retriable and data.records is not None:
-                    _expect_again(ctx, topic, data.index, data.records)
+                    _expect_again(ctx, topic, data.index, data.records, error)
         topics.append(
             ProduceResponse.TopicProduceResponse(
                 name=topic.name, topic_id=topic.topic_id, partition_responses=answers
@@ -141,14 +141,20 @@ async def _when_acknowledged(
     return response
 
 
-def _expect_again(ctx: Context, topic: ProduceRequest.TopicProduceData, index: int, records: Records) -> None:
+def _expect_again(
+    ctx: Context,
+    topic: ProduceRequest.TopicProduceData,
+    index: int,
+    records: Records,
+    error: KafkaError,
+) -> None:
     """A batch comes again, perhaps to this broker, which may lead by then, or have enough replicas."""
     try:
         partition = ctx.broker.replicas.topic(_name(ctx, topic)).get(index)
     except KafkaError:
         return
     if partition is not None:
-        partition.not_written(records)
+        partition.not_written(records, error)
 
 
 def _tell_leaders(ctx: Context, response: ProduceResponse) -> None:
