@@ -156,7 +156,7 @@ NETWORK_KEYS = (
         "long",
         1 << 30,
         "How many bytes of half-received requests all connections may hold together before the broker stops"
-        " reading large ones; -1 sets no limit.",
+        " reading large ones, but for one at a time; -1 sets no limit.",
     ),
     ConfigKey(
         "queued.max.requests",

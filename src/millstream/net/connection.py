@@ -261,16 +261,15 @@ class Connection(asyncio.BufferedProtocol):
         if self._start == self._end and len(self._buffer) > IDLE_BUFFER_BYTES:
             self._replace_buffer(IDLE_BUFFER_BYTES)
 
-    def buffer_room_came(self) -> None:
+    def buffer_room_came(self, *, may_exceed: bool) -> None:
         """Read on after waiting for other connections to give their buffers back.
 
-        The connection may finish its frame whatever it takes, or else those that wait with half a
-        frame each would wait for one another.
+        Whose turn it is may finish its frame whatever it takes.
         """
         if self._is_closing:
             return
         self._lacks_room = False
-        self._may_exceed = True
+        self._may_exceed = may_exceed
         self._make_room()
         self._proceed()
 
@@ -374,9 +373,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _make_room(self) -> None:
         """Leave room to read on: what is left moves to the front, the buffer grows with its frame."""
+        if self._may_exceed and self._start:
+            self._frame_finished()
         start, end = self._start, self._end
         if start == end:
-            self._may_exceed = False
             self._start = self._end = 0
             self._read_to = len(self._buffer)
             if self._is_busy and self._read_to < BUSY_BUFFER_BYTES and self._listener.has_buffer_room():
@@ -398,7 +398,7 @@ class Connection(asyncio.BufferedProtocol):
                     if not (self._may_exceed or self._listener.has_buffer_room()):
                         self._pause_reading()
                         self._lacks_room = True
-                        self._listener.wait_for_buffer_room(self)
+                        self._listener.buffer_queue.add(self)
                         return
                     self._replace_buffer(size)
             else:
@@ -408,6 +408,13 @@ class Connection(asyncio.BufferedProtocol):
         # one starts at the front and nothing has to be moved.
         in_buffer = min(len(self._buffer), self._start + needed)
         self._read_to = in_buffer if needed > BUSY_BUFFER_BYTES else len(self._buffer)
+
+    def _frame_finished(self) -> None:
+        """The frame is whole that went beyond the limit: what it took is given back, and others go on."""
+        self._may_exceed = False
+        if self._end - self._start < IDLE_BUFFER_BYTES < len(self._buffer):
+            self._replace_buffer(IDLE_BUFFER_BYTES)
+        self._listener.buffer_queue.leave(self)
 
     def _replace_buffer(self, size: int) -> None:
         left = self._end - self._start

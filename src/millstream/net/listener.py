@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from millstream.clock import Clock
 from millstream.errors import ProtocolError
 from millstream.metrics import Counter as CounterMetric
+from millstream.net.buffer_queue import BufferQueue
 from millstream.net.connection import Connection
 from millstream.net.occupancy import Full, Occupancy, no_limit
 from millstream.net.silence import Silence
@@ -87,7 +88,7 @@ class Listener:
         self._idle_since: dict[Connection, float] = {}
         self._silence_on_peers = Silence(clock)
         self._silence_on_limits = Silence(clock)
-        self._waiting: list[Connection] = []
+        self.buffer_queue = BufferQueue(self.has_buffer_room)
         self._servers: list[asyncio.Server] = []
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._is_stopping = False
@@ -165,6 +166,7 @@ class Listener:
             return
         del self.connections[connection]
         self._idle_since.pop(connection, None)
+        self.buffer_queue.leave(connection)
         self._occupancy.leave(connection.peer)
 
     def refuse(self, connection: Connection, error: ProtocolError) -> None:
@@ -176,11 +178,6 @@ class Listener:
     def has_buffer_room(self) -> bool:
         """Whether connections may still grow their buffers."""
         return self.buffered_bytes < self.limits.max_buffered_bytes
-
-    def wait_for_buffer_room(self, connection: Connection) -> None:
-        """Tell the connection when there is room; looked at once a second."""
-        if connection not in self._waiting:
-            self._waiting.append(connection)
 
     # Inside
 
@@ -210,9 +207,5 @@ class Listener:
             connection.shrink()
             if now - idle_since.setdefault(connection, now) >= self.limits.max_idle_seconds:
                 connection.transport.abort()
-        if self._waiting:
-            count = len(self._waiting) if self.has_buffer_room() else 1
-            turn, self._waiting = self._waiting[:count], self._waiting[count:]
-            for connection in turn:
-                connection.buffer_room_came()
+        self.buffer_queue.proceed(now, idle_since)
         self._sweep_timer = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
