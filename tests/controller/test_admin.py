@@ -9,17 +9,20 @@ from typing import Any, TypeVar
 
 import pytest
 
+from millstream.broker.controller_link import ControllerLink
 from millstream.broker.server import PEER_LISTENER, Broker
 from millstream.client.connection import Connection, connect
 from millstream.client.deadline import Deadline
 from millstream.errors import (
     ElectionNotNeeded,
+    InvalidConfig,
     InvalidReplicaAssignment,
     InvalidRequest,
     NetworkException,
     NoReassignmentInProgress,
     NotController,
     NotLeaderOrFollower,
+    TopicAlreadyExists,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
@@ -128,10 +131,11 @@ def test_topics_are_made_through_any_broker_that_is_asked_for_them(run: Run) -> 
         asked = CreateTopicsRequest(
             topics=[CreateTopicsRequest.CreatableTopic(name="t", num_partitions=1, replication_factor=3)]
         )
-        refused = await ask(cluster.follower, asked, CreateTopicsResponse)
-        assert [topic.error_code for topic in refused.topics] == [NotController.code]
-        created = await ask(cluster.controller, asked, CreateTopicsResponse)
+        created = await ask(cluster.follower, asked, CreateTopicsResponse)
         assert [topic.error_code for topic in created.topics] == [0]
+        assert "t" in cluster.follower.metadata.topics
+        again = await ask(cluster.controller, asked, CreateTopicsResponse)
+        assert [topic.error_code for topic in again.topics] == [TopicAlreadyExists.code]
 
     run(test)
 
@@ -166,13 +170,18 @@ def test_a_topic_that_was_made_is_known_to_the_broker_that_says_so(run: Run) -> 
 
 def test_a_broker_that_is_not_the_controller_knows_nothing_of_a_topics_absence(run: Run) -> None:
     async def test(cluster: Cluster) -> None:
-        await cluster.create("t")
+        for name in ("t", "u", "v"):
+            await cluster.create(name)
         follower = cluster.follower
-        follower.metadata.remove("t")  # as if it had not heard of it yet
-        wanted = DeleteTopicsRequest.DeleteTopicState(name="t", topic_id=NO_UUID)
-        by_name = DeleteTopicsRequest(topics=[wanted], timeout_ms=1000)
-        refused = await ask(follower, by_name, DeleteTopicsResponse)
-        assert [topic.error_code for topic in refused.responses] == [NotController.code]
+        state = DeleteTopicsRequest.DeleteTopicState
+        for request, version in (
+            (DeleteTopicsRequest(topics=[state(name="u", topic_id=NO_UUID)], timeout_ms=1000), 6),
+            (DeleteTopicsRequest(topic_names=["v"], timeout_ms=1000), 5),
+        ):
+            follower.metadata.remove("u" if version == 6 else "v")  # as if it had not heard of it yet
+            deleted = await ask(follower, request, DeleteTopicsResponse, version)
+            assert [topic.error_code for topic in deleted.responses] == [0]
+        assert set(cluster.controller.metadata.topics) == {"t"}
         controller = cluster.controller
         topic = controller.metadata.topic("t")
         controller.metadata.remove("t")
@@ -180,9 +189,74 @@ def test_a_broker_that_is_not_the_controller_knows_nothing_of_a_topics_absence(r
         by_id = DeleteTopicsRequest(topics=[wanted], timeout_ms=1000)
         deleted = await ask(controller, by_id, DeleteTopicsResponse)
         assert [(each.error_code, each.name) for each in deleted.responses] == [(0, "t")]
+        by_name = DeleteTopicsRequest(topics=[state(name="t", topic_id=NO_UUID)], timeout_ms=1000)
         for request, code in ((by_name, UnknownTopicOrPartition.code), (by_id, UnknownTopicId.code)):
             again = await ask(controller, request, DeleteTopicsResponse)
             assert [each.error_code for each in again.responses] == [code]
+
+    run(test)
+
+
+def test_what_is_for_the_controller_waits_for_the_next_one(run: Run) -> None:
+    """Clients that ask the broker which they take for the controller are served by it at any time."""
+
+    async def test(cluster: Cluster) -> None:
+        follower = cluster.follower
+        await cluster.stop(cluster.controller.config.node_id)
+        asked = CreateTopicsRequest(
+            topics=[CreateTopicsRequest.CreatableTopic(name="t", num_partitions=1, replication_factor=2)]
+        )
+        created = await ask(follower, asked, CreateTopicsResponse)
+        assert [topic.error_code for topic in created.topics] == [0]
+
+    run(test)
+
+
+def test_without_a_controller_clients_are_told_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millstream.broker.controller_link.PATIENCE_MS", 300.0)
+
+    def no_controller(_: ControllerLink) -> int:
+        raise NotController
+
+    async def test(cluster: Cluster) -> None:
+        follower = cluster.follower
+        monkeypatch.setattr(ControllerLink, "_controller_id", property(no_controller))
+        asked = CreateTopicsRequest(
+            topics=[CreateTopicsRequest.CreatableTopic(name="t", num_partitions=1, replication_factor=1)]
+        )
+        refused = await ask(follower, asked, CreateTopicsResponse)
+        assert [topic.error_code for topic in refused.topics] == [NotController.code]
+        elect = ElectLeadersRequest(
+            topic_partitions=[ElectLeadersRequest.TopicPartitions(topic="t", partitions=[0])]
+        )
+        for version in (0, 2):
+            away = await ask(follower, elect, ElectLeadersResponse, version)
+            codes = [
+                one.error_code for each in away.replica_election_results for one in each.partition_result
+            ]
+            assert (codes or [away.error_code]) == [NotController.code]
+
+    run(test)
+
+
+def test_a_broker_judges_its_own_settings_before_it_passes_them_on(run: Run) -> None:
+    async def test(cluster: Cluster) -> None:
+        for broker in (cluster.controller, cluster.follower):
+            for wrong in (
+                {"log.cleaner.min.compaction.lag.ms": "100", "log.cleaner.max.compaction.lag.ms": "50"},
+                {"listener.name.nosuch.max.connections": "5"},
+            ):
+                configs = [
+                    IncrementalAlterConfigsRequest.AlterableConfig(name=name, config_operation=0, value=value)
+                    for name, value in wrong.items()
+                ]
+                resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
+                    resource_type=4, resource_name=str(broker.config.node_id), configs=configs
+                )
+                request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+                refused = await ask(broker, request, IncrementalAlterConfigsResponse)
+                assert [each.error_code for each in refused.responses] == [InvalidConfig.code]
+            assert not broker.config.layers[0].texts
 
     run(test)
 
@@ -293,8 +367,10 @@ def test_moves_and_elections_are_asked_of_the_controller(run: Run) -> None:
             ListPartitionReassignmentsResponse,
         )
         assert listed.topics == []
-        refused = await ask(cluster.follower, Alter(topics=[]), AlterPartitionReassignmentsResponse)
-        assert refused.error_code == NotController.code
+        passed = await ask(cluster.follower, Alter(topics=[]), AlterPartitionReassignmentsResponse)
+        assert passed.error_code == 0
+        unlisted = ListPartitionReassignmentsRequest(topics=None)
+        assert await ask(cluster.follower, unlisted, ListPartitionReassignmentsResponse) == listed
         elect = ElectLeadersRequest(
             topic_partitions=[ElectLeadersRequest.TopicPartitions(topic="t", partitions=[0, 1])]
         )
@@ -320,9 +396,7 @@ def test_moves_and_elections_are_asked_of_the_controller(run: Run) -> None:
             codes = {
                 each.error_code for one in away.replica_election_results for each in one.partition_result
             }
-            assert (
-                (codes == {NotController.code}) if version == 0 else (away.error_code == NotController.code)
-            )
+            assert codes == {ElectionNotNeeded.code}
 
     run(test)
 

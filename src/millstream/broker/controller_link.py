@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, TypeVar
 
+from millstream.client.deadline import Deadline
 from millstream.cluster.metadata import Topic
 from millstream.controller.topics import NewTopic
 from millstream.errors import KafkaError, NotController, RequestTimedOut, TopicAlreadyExists, error_for
@@ -29,6 +30,9 @@ STOP_SECONDS = 5.0
 """How long a broker that stops waits for others to take over what it leads."""
 STOP_PAUSE_S = 0.1
 KNOWN_SECONDS = 2.0
+PATIENCE_MS = 10_000.0
+"""How long a client's request waits for a controller to be elected."""
+RETRY_S = 0.1
 
 
 class ControllerLink:
@@ -39,11 +43,41 @@ class ControllerLink:
 
     async def ask(self, request: Request, answer: type[R], timeout_ms: float) -> R:
         """Send a request to another broker that is the controller."""
-        broker = self._broker
-        controller_id = broker.metadata.controller_id
-        if controller_id < 0 or controller_id == broker.config.node_id:
+        return await self._broker.peers.request(self._controller_id, PURPOSE, request, answer, timeout_ms)
+
+    @property
+    def _controller_id(self) -> int:
+        controller_id = self._broker.metadata.controller_id
+        if controller_id < 0 or controller_id == self._broker.config.node_id:
             raise NotController("there is no controller at the moment")
-        return await broker.peers.request(controller_id, PURPOSE, request, answer, timeout_ms)
+        return controller_id
+
+    async def pass_on(self, request: Request, answer: type[R]) -> R | None:
+        """The controller's answer to a client's request; None if it is for this broker to answer: it is the
+        controller, or none can be reached.
+
+        One that is about to be elected is waited for. What was sent, and not answered, is not sent again.
+        """
+        broker = self._broker
+        timeout_ms: int = broker.config["controller.socket.timeout.ms"]
+        deadline = Deadline(min(timeout_ms, PATIENCE_MS))
+        while not broker.controller.is_active and not broker.is_stopping:
+            try:
+                controller_id = self._controller_id
+                await broker.peers.link(controller_id, PURPOSE).reach(deadline.remaining_ms)
+            except KafkaError:
+                if deadline.remaining_ms <= 0:
+                    break
+                await asyncio.sleep(RETRY_S)
+                continue
+            try:
+                return await broker.peers.request(controller_id, PURPOSE, request, answer, timeout_ms)
+            except KafkaError as error:
+                log.info(
+                    "broker %d did not answer what was passed on to it: %s", controller_id, error.message
+                )
+                break
+        return None
 
     async def create_topic(self, wanted: NewTopic) -> Topic:
         """Have a topic made, and wait until this broker knows it."""

@@ -65,6 +65,11 @@ class Link:
                 self._has_lost()
             raise
 
+    async def reach(self, timeout_ms: float) -> None:
+        """Be connected; retriable errors if the broker cannot be reached."""
+        if self._connection is None or not self._connection.is_open:
+            await self._connect(Deadline(timeout_ms))
+
     async def _connect(self, deadline: Deadline) -> Connection:
         async with self._connecting:
             connection = self._connection

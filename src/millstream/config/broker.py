@@ -191,6 +191,24 @@ class BrokerConfig:
         names = before.keys() | self._values.keys()
         return frozenset(name for name in names if before.get(name) != self._values.get(name))
 
+    def check_change(
+        self, before: Mapping[str, str], after: Mapping[str, str], *, is_default: bool = False
+    ) -> None:
+        """Raise InvalidConfig if this broker could not take a change of its own layer, or of that of all.
+
+        What was not valid before, and stays as it is, holds nowhere and is not judged.
+        """
+        one, every = (dict(layer.texts) for layer in self.layers[:2])
+        *_, refused = self.valid_part(one, before) if is_default else self.valid_part(before, every)
+        judged = {
+            name: text for name, text in after.items() if name not in refused or text != before.get(name)
+        }
+        if is_default:
+            self.set_dynamic(default=judged)
+        else:
+            self.set_dynamic(broker=judged)
+        self.set_dynamic(one, every)
+
     def valid_part(
         self, broker: Mapping[str, str], default: Mapping[str, str]
     ) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:

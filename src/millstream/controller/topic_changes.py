@@ -200,7 +200,7 @@ class TopicChanges:
     async def set_broker_config(self, broker: str, change: Alteration, validate_only: bool) -> None:
         """Change what is set while running for a broker, or for all."""
         is_default = broker == tree.DEFAULT_BROKER
-        if not is_default and int(broker) not in self._picture.brokers:
+        if not is_default and broker not in map(str, self._picture.brokers):
             raise InvalidConfig(f"there is no broker {broker}")
         before = self._picture.configs.get(broker, {})
         after = dict(change(before))
@@ -223,23 +223,13 @@ class TopicChanges:
     def _check(self, broker: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
         """Raise InvalidConfig if a configuration is not valid, as far as this broker can tell.
 
-        What was not valid before, and stays as it is, holds nowhere and is not judged.
+        Another broker has judged its own before it passed them on.
         """
-        config = self._config
-        one, every = (dict(layer.texts) for layer in config.layers[:2])
         is_default = broker == tree.DEFAULT_BROKER
-        if not is_default and broker != str(config.node_id):
-            check_dynamic(after, per_broker=True)
-            return
-        *_, refused = config.valid_part(one, before) if is_default else config.valid_part(before, every)
-        judged = {
-            name: text for name, text in after.items() if name not in refused or text != before.get(name)
-        }
-        if is_default:
-            config.set_dynamic(default=judged)
+        if is_default or broker == str(self._config.node_id):
+            self._config.check_change(before, after, is_default=is_default)
         else:
-            config.set_dynamic(broker=judged)
-        config.set_dynamic(one, every)
+            check_dynamic(after, per_broker=True)
 
     def _note_min_isr(self, before: Mapping[str, str], after: Mapping[str, str]) -> None:
         if before.get(MIN_ISR) != after.get(MIN_ISR):

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from millstream.broker.handlers.passing_on import passed_on
 from millstream.broker.log_levels import alter_log_levels, log_levels
 from millstream.broker.router import LONG_LIST_BYTES, Context, handles
 from millstream.config.alter import AlterOp, altered
@@ -157,16 +158,13 @@ def _check_once(asked: Counter[tuple[int, str]], resource_type: int, name: str) 
         raise InvalidRequest(f"the resource {name!r} is in the request more than once")
 
 
-def _check_brokers(ctx: Context, resources: Alterations) -> None:
-    """Raise if a request is passed on that is about another broker than this one."""
+def _check_brokers(ctx: Context, resources: Alterations, change: Callable[[Any], Change]) -> None:
+    """Raise if a request is about another broker than this one, or asks of this one what it cannot take."""
+    config = ctx.broker.config
     for resource in resources:
-        if resource.resource_type == BROKER:
-            _broker_name(ctx, resource.resource_name)
-
-
-def _timeout_ms(ctx: Context) -> int:
-    timeout_ms: int = ctx.broker.config["controller.socket.timeout.ms"]
-    return timeout_ms
+        if resource.resource_type == BROKER and _broker_name(ctx, resource.resource_name) != DEFAULT_BROKER:
+            before = config.layers[0].texts
+            config.check_change(before, change(resource)(before, BROKER_KEYS))
 
 
 def _described(config: Described, with_synonyms: bool, with_documentation: bool) -> ConfigEntry:
@@ -269,8 +267,10 @@ async def _answer(
     refusal: KafkaError | None = None
     if not ctx.broker.controller.is_active and not ctx.is_internal:
         try:
-            _check_brokers(ctx, req.resources)
-            return await ctx.broker.controller_link.ask(req, response, _timeout_ms(ctx))
+            _check_brokers(ctx, req.resources, change)
+            passed = await passed_on(ctx, req, response)
+            if passed is not None:
+                return passed
         except KafkaError as error:
             refusal = error
     answer, pauses = response(responses=[]), Pauses()

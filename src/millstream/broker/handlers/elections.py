@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millstream.broker.handlers.passing_on import passed_on
 from millstream.broker.router import Context, handles
 from millstream.controller.partition_changes import Outcome
 from millstream.errors import ElectionNotNeeded, InvalidRequest, KafkaError
@@ -20,6 +21,9 @@ async def elect_leaders(ctx: Context, req: ElectLeadersRequest) -> ElectLeadersR
     """v1 unclean elections (KIP-460); v2 flexible. Null is for all partitions: those that need no
     election are left out then.
     """
+    passed = await passed_on(ctx, req, ElectLeadersResponse)
+    if passed is not None and (ctx.version > 0 or not passed.error_code):
+        return passed
     if req.election_type not in (PREFERRED, UNCLEAN):
         raise InvalidRequest(f"there is no election of type {req.election_type}; 0 and 1 there are")
     wanted: list[TopicPartition] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from millstream.broker.handlers.passing_on import passed_on
 from millstream.broker.router import Context, handles
 from millstream.controller.partition_changes import Outcome
 from millstream.errors import InvalidRequest
@@ -24,6 +25,9 @@ async def alter_partition_reassignments(
     ctx: Context, req: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
     """v0 flexible (KIP-455); v1 may forbid another number of replicas (KIP-860)."""
+    passed = await passed_on(ctx, req, AlterPartitionReassignmentsResponse)
+    if passed is not None:
+        return passed
     wanted: dict[TopicPartition, Sequence[int] | None] = {}
     for topic in req.topics:
         for partition in topic.partitions:
@@ -63,6 +67,9 @@ async def list_partition_reassignments(
     ctx: Context, req: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
     """v0: what goes on, of some partitions or of all (KIP-455)."""
+    passed = await passed_on(ctx, req, ListPartitionReassignmentsResponse)
+    if passed is not None:
+        return passed
     moving = await ctx.broker.controller.reassignments()
     if req.topics is not None:
         asked: dict[str, set[int]] = {}

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 from uuid import UUID
 
+from millstream.broker.handlers.passing_on import passed_on
 from millstream.broker.router import LONG_LIST_BYTES, Context, handles
 from millstream.cluster.metadata import Topic
 from millstream.config.describe import describe_topic
@@ -53,6 +54,9 @@ async def create_topics(ctx: Context, req: CreateTopicsRequest) -> CreateTopicsR
 
     As in Kafka the partitions of all topics of a request together have a limit.
     """
+    passed = await passed_on(ctx, req, CreateTopicsResponse)
+    if passed is not None:
+        return passed
     asked = Counter(topic.name for topic in req.topics)
     default: int = ctx.broker.config["num.partitions"]
     partitions = sum(
@@ -116,10 +120,14 @@ def _describe(ctx: Context, result: CreateTopicsResponse.CreatableTopicResult, t
 @handles(DeleteTopicsRequest, large_bytes=LONG_LIST_BYTES)
 async def delete_topics(ctx: Context, req: DeleteTopicsRequest) -> DeleteTopicsResponse:
     """v4 flexible; v5 error messages; v6 by id (KIP-516)."""
-    if ctx.version >= 6:
-        wanted = [(topic.name, topic.topic_id) for topic in req.topics]
-    else:
-        wanted = [(name, NO_UUID) for name in req.topic_names]
+    if req.topic_names:  # below v6
+        state = DeleteTopicsRequest.DeleteTopicState
+        topics = [state(name=name, topic_id=NO_UUID) for name in req.topic_names]
+        req = DeleteTopicsRequest(topics=topics, timeout_ms=req.timeout_ms)
+    wanted = [(topic.name, topic.topic_id) for topic in req.topics]
+    passed = await passed_on(ctx, req, DeleteTopicsResponse)
+    if passed is not None:
+        return passed
     asked = Counter(wanted)
 
     async def delete(each: tuple[str | None, UUID]) -> DeleteTopicsResponse.DeletableTopicResult:
@@ -149,6 +157,9 @@ async def delete_topics(ctx: Context, req: DeleteTopicsRequest) -> DeleteTopicsR
 @handles(CreatePartitionsRequest, large_bytes=LONG_LIST_BYTES)
 async def create_partitions(ctx: Context, req: CreatePartitionsRequest) -> CreatePartitionsResponse:
     """v2 flexible; v3 may be throttled (KIP-599). New partitions have a limit, as when topics are made."""
+    passed = await passed_on(ctx, req, CreatePartitionsResponse)
+    if passed is not None:
+        return passed
     asked = Counter(topic.name for topic in req.topics)
     known = ctx.broker.metadata.topics
     partitions = sum(
