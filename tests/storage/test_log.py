@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from millstream.errors import KafkaStorageError, OffsetOutOfRange, RecordListTooLarge
+from millstream.errors import KafkaStorageError, NotLeaderOrFollower, OffsetOutOfRange, RecordListTooLarge
 from millstream.model import TopicPartition
 from millstream.protocol.batch import decode_records, read_header
 from tests.storage.logs import NOW_MS, SMALL, FaultyFile, World, append, batch, fill, offsets, records
@@ -337,8 +337,9 @@ def test_a_closed_log_takes_nothing_and_gives_nothing(world: World) -> None:
     log.close()
     with pytest.raises(KafkaStorageError):
         append(log, batch(b"a"))
-    with pytest.raises(KafkaStorageError):
+    with pytest.raises(NotLeaderOrFollower):  # deleted, or moved away: no disk has failed
         log.read(0, 100)
+    assert log.damage is None
     assert world.disk.open_count == 0
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
-from millstream.errors import KafkaStorageError, OffsetOutOfRange
+from millstream.errors import NotLeaderOrFollower, OffsetOutOfRange
 from millstream.protocol.batch import decode_records
 from millstream.storage.log import Log
 from tests.storage.logs import NOW_MS, SMALL, FaultyDisk, World, append, batch
@@ -145,4 +145,4 @@ def test_readers_of_a_log_that_is_closed_are_told(world: World) -> None:
                 break
             threading.Event().wait(0.005)
     assert crowd.wrong
-    assert isinstance(crowd.wrong[0], KafkaStorageError)
+    assert isinstance(crowd.wrong[0], NotLeaderOrFollower)

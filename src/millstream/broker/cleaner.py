@@ -150,6 +150,9 @@ class Worker:
             log.error("%s will not be compacted: %s", partition, error)
             await in_thread(meet_damage, cleanable.log)
         except (KafkaStorageError, CleaningProcessDied) as error:
+            if cleanable.log.is_closed:  # deleted, or moved away
+                log.info("compaction ended early: %s", error)
+                return False
             cleaner.failures.value += 1
             log.error("compacting %s failed: %s", partition, error)
             return False

@@ -16,7 +16,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from millstream.config.keys import MAX_LONG
-from millstream.errors import KafkaStorageError, OffsetOutOfRange, RecordListTooLarge
+from millstream.errors import KafkaStorageError, NotLeaderOrFollower, OffsetOutOfRange, RecordListTooLarge
 from millstream.protocol.batch import BatchHeader, ControlMarker, read_header
 from millstream.storage import epoch_check, retention, timestamps, truncation
 from millstream.storage.damage import NOT_KNOWN, Damage, DamagedLog, Sound, sound_part
@@ -382,6 +382,8 @@ class Log:
             except (OSError, KafkaStorageError) as error:
                 if self.is_changed_since(segments):
                     continue
+                if self.is_closed and isinstance(error, OSError) and error.errno == errno.EBADF:
+                    raise NotLeaderOrFollower(f"{self.partition} is not here any more") from error
                 if isinstance(error, OtherEpoch):
                     if nowait:  # what is around it may not be in memory
                         raise BlockingIOError(errno.EAGAIN, "not in memory", str(self.partition)) from error
