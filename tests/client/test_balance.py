@@ -81,6 +81,24 @@ def test_racks_are_kept_apart() -> None:
     assert Counter(broker for replicas in result.values() for broker in replicas) == {1: 4, 2: 4, 3: 4, 4: 4}
 
 
+def test_replicas_that_came_to_share_a_rack_are_parted() -> None:
+    """Racks were named after the topics were made."""
+    racks = {1: "a", 2: "a", 3: "b", 4: "b"}
+    old = {TopicPartition("t", i): [1, 2] if i % 2 else [4, 3] for i in range(8)}
+    result = after(old, balanced(old, [1, 2, 3, 4], racks))
+    assert all({racks[broker] for broker in replicas} == {"a", "b"} for replicas in result.values())
+    assert Counter(broker for replicas in result.values() for broker in replicas) == {1: 4, 2: 4, 3: 4, 4: 4}
+    assert balanced(result, [1, 2, 3, 4], racks) == {}
+    assert balanced({TopicPartition("t", 0): [1, 2, 3]}, [1, 2, 3, 4], racks) == {}  # there is no third rack
+
+
+def test_fewer_replicas_still_lie_in_different_racks() -> None:
+    racks = {1: "a", 2: "a", 3: "b"}
+    old = {TopicPartition("t", i): [1, 2, 3] for i in range(9)}
+    result = after(old, balanced(old, [1, 2, 3], racks, factor=2))
+    assert all({racks[broker] for broker in replicas} == {"a", "b"} for replicas in result.values())
+
+
 def test_the_number_of_replicas_may_change() -> None:
     old = {TopicPartition("t", i): [1] for i in range(6)}
     more = after(old, balanced(old, [1, 2, 3], factor=3))

@@ -6,8 +6,10 @@ import logging
 
 import msgspec
 
+from millstream.clock import Clock
 from millstream.controller import tree
 from millstream.errors import CoordinatorLoadInProgress
+from millstream.net.silence import Silence
 from millstream.registry.contract import BadVersion, NodeExists, NoNode, Registry, RegistryError
 
 log = logging.getLogger(__name__)
@@ -18,8 +20,9 @@ BLOCK_SIZE = 1000
 class ProducerIds:
     """Gives ids that no other producer of the cluster ever got. A restart skips what is left of a block."""
 
-    def __init__(self, registry: Registry, broker_id: int) -> None:
+    def __init__(self, registry: Registry, broker_id: int, clock: Clock) -> None:
         self._registry = registry
+        self._silence = Silence(clock)
         self._broker_id = broker_id
         self._next = 0
         self._end = 0
@@ -34,7 +37,8 @@ class ProducerIds:
             try:
                 await self._take_block()
             except RegistryError as error:
-                log.warning("no producer ids from the registry: %s", error)
+                if self._silence.is_over(str(error)):
+                    log.warning("no producer ids from the registry: %s", error)
                 raise CoordinatorLoadInProgress("the registry cannot be used at the moment") from error
         given = self._next
         self._next += 1

@@ -244,7 +244,7 @@ class Broker:
         self.store.on_dir_failure = dir_failed
         self.replicas.on_lead = self.coordinators.lead
         self.replicas.on_resign = self.coordinators.resign
-        self.producer_ids = ProducerIds(self.registry, config.node_id)
+        self.producer_ids = ProducerIds(self.registry, config.node_id, self.clock)
         self.controller = Controller(self.registry, self.replicas, config, self.clock, self.random)
         await self.ip_limits.start()
         for listener in (*config.listeners, *self._own_peer_listener()):

@@ -16,8 +16,8 @@ class Balance:
     """Replicas by partition, the preferred leader first, and how many each broker has.
 
     Counts of the same topic come before counts of all topics: each topic is spread evenly, and so is the
-    whole. A partition never has two replicas on a broker, and moves do not bring its replicas into fewer
-    racks.
+    whole. A partition never has two replicas on a broker, and its replicas lie in as many racks as
+    they can.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Balance:
                 replicas.remove(broker)
                 self._count(partition, broker, -1)
             while len(replicas) > wanted:
-                broker = max(replicas, key=lambda broker: self._load(partition, broker))
+                broker = self._dispensable(partition, replicas)
                 replicas.remove(broker)
                 self._count(partition, broker, -1)
             while len(replicas) < wanted:
@@ -60,6 +60,20 @@ class Balance:
                 )
                 replicas.append(broker)
                 self._count(partition, broker, 1)
+
+    def part_racks(self) -> None:
+        """Move replicas that share a rack to racks that have none, as after racks were named or changed."""
+        for partition, replicas in sorted(self.placement.items()):
+            while self._rack_count(replicas) < len(replicas):
+                used = {self._racks[broker] for broker in replicas}
+                free = [broker for broker in self._brokers if self._racks[broker] not in used]
+                if not free:
+                    break
+                full = self._dispensable(partition, replicas)
+                empty = min(free, key=lambda broker: (*self._load(partition, broker), broker))
+                replicas[replicas.index(full)] = empty
+                self._count(partition, full, -1)
+                self._count(partition, empty, 1)
 
     def even_replicas(self) -> None:
         """Move replicas from brokers with many to brokers with few, until no move makes it more even."""
@@ -132,6 +146,13 @@ class Balance:
         for _, full, empty in sorted(pairs, key=lambda pair: (-pair[0], pair[1], pair[2])):
             yield full, empty
 
+    def _dispensable(self, partition: TopicPartition, replicas: Sequence[int]) -> int:
+        """Which replica to do without: one of a rack that has more of them, of the broker that has most."""
+        held = Counter(self._racks[broker] for broker in replicas)
+        return max(
+            replicas, key=lambda broker: (held[self._racks[broker]] > 1, self._load(partition, broker))
+        )
+
     def _rack_count(self, replicas: Sequence[int]) -> int:
         return len({self._racks[broker] for broker in replicas})
 
@@ -156,6 +177,7 @@ def balanced(
     """
     balance = Balance(placement, brokers, racks or {})
     balance.spread(factor)
+    balance.part_racks()
     balance.even_replicas()
     balance.even_leaders()
     return {

@@ -33,6 +33,7 @@ from millstream.controller.turns import Turns
 from millstream.errors import KafkaError, NotController, StaleControllerEpoch
 from millstream.metrics import Counter
 from millstream.model import TopicPartition
+from millstream.net.silence import Silence
 from millstream.registry.contract import BadVersion, Registry, RegistryError, SessionLost, Unavailable
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class Controller:
         self._replicas = replicas
         self._random = random
         self._office = Office(registry, config.node_id, clock)
+        self._silence = Silence(clock)
         self._candidacy = Candidacy(registry, self._seek)
         self._turns = Turns()
         self.unclean_elections = Counter()
@@ -209,7 +211,10 @@ class Controller:
             return await self._turns.take(decide_in_office)
         except RegistryError as error:
             is_expected = isinstance(error, SessionLost | Unavailable | BadVersion)
-            log.warning("the registry refused a decision: %s", error, exc_info=None if is_expected else error)
+            if not is_expected or self._silence.is_over(str(error)):
+                log.warning(
+                    "the registry refused a decision: %s", error, exc_info=None if is_expected else error
+                )
             raise NotController(f"the registry cannot be used at the moment: {error}") from error
 
     async def and_applied(self, decide: Callable[[], Awaitable[T]]) -> T:
