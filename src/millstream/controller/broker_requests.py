@@ -5,6 +5,7 @@ Whoever asks says in which epoch it is registered; what an earlier registration 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,8 @@ from millstream.protocol.messages import (
 
 if TYPE_CHECKING:
     from millstream.controller.controller import Controller
+
+log = logging.getLogger(__name__)
 
 MAX_WAIT_MS = 500
 
@@ -49,6 +52,9 @@ class BrokerRequests:
             # It has just come, and was faster than the registry's word of it.
             await controller.in_turn(lambda: self._check_broker(broker_id, request.broker_epoch))
         self._refuse_stale(broker_id, request.broker_epoch)
+        term.presence.heard(broker_id)
+        if term.presence.is_noted(broker_id):
+            await self._note(request, lambda: self._is_back(broker_id))
         failed = _replicas(request.failed)
         if term.partitions.is_news(broker_id, failed):
             await self._note(request, lambda: term.partitions.replicas_failed(broker_id, failed))
@@ -79,6 +85,13 @@ class BrokerRequests:
         response = answer(term.picture, feed, broker_id, sequence)
         response.controller_id, response.controller_epoch = controller.broker_id, term.epoch
         return response
+
+    async def _is_back(self, broker_id: int) -> None:
+        """In a turn: a broker that was silent is heard of again, and may lead and be in sync."""
+        term = self._controller.term
+        await term.partitions.broker_is_back(broker_id)
+        term.presence.forget(broker_id)
+        log.info("broker %d is heard of again", broker_id)
 
     async def _note(self, request: ClusterStateRequest, change: Callable[[], Awaitable[None]]) -> None:
         """Draw the consequences of what a broker says, unless it has begun again before its turn comes."""

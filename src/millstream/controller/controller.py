@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import TypeVar
 from uuid import UUID
@@ -44,6 +46,10 @@ APPLY_SECONDS = 2.0
 """How long an answer waits for brokers to apply what it tells."""
 
 UPKEEP_SECONDS = 0.5
+SILENT_SESSIONS = 1.5
+"""After how many session time-outs a broker that asks for nothing counts as cut off."""
+STAND_BACK_SESSIONS = 2
+"""For how many session time-outs others may take the office from one who is cut off."""
 """How often the controller looks for something that it could not do before."""
 
 
@@ -77,12 +83,21 @@ class Controller:
         self._reasons: dict[str, str] = {}
         """Why deletions could not be finished, as it was last logged."""
         self._next_balance = 0.0
+        self._not_before = 0.0
+        """Until when this broker does not seek the office."""
         self._upkeep: asyncio.Task[None] | None = None
         self._cancel_watch: Callable[[], None] = lambda: None
 
     def _new_term(self) -> Term:
+        silent_s = SILENT_SESSIONS * self._config["registry.session.timeout.ms"] / 1000
         return Term(
-            self._registry, self._office, self._replicas, self._config, self._random, self.unclean_elections
+            self._registry,
+            self._office,
+            self._replicas,
+            self._config,
+            self._random,
+            self.unclean_elections,
+            math.ceil(silent_s / UPKEEP_SECONDS),
         )
 
     @property
@@ -154,7 +169,7 @@ class Controller:
             if await self._office.is_kept():
                 return
             self._resign("the registry does not say so any more")
-        if not self._is_member or not await self._office.take():
+        if not self._is_member or self._stands_back() or not await self._office.take():
             return
         log.info("this broker is the controller, in epoch %d", self.epoch)
         self.term.feed.close()
@@ -163,6 +178,14 @@ class Controller:
         interval_s = self._config["leader.imbalance.check.interval.seconds"]
         self._next_balance = asyncio.get_running_loop().time() + interval_s
         await self._read_everything()
+
+    def _stands_back(self) -> bool:
+        """Whether others are to be the controller, if they can: this broker could not be reached."""
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._not_before:
+            return False
+        loop.call_at(self._not_before, self._candidacy.wake)
+        return True
 
     async def _read_everything(self) -> None:
         self._is_ready = self._must_look = False
@@ -264,6 +287,7 @@ class Controller:
                     await self._look_at_unreadable()
                 if self._is_unsure or self._must_look:
                     await self.in_turn(_nothing)
+                await self._listen()
                 await self._balance()
             except KafkaError as error:
                 log.info("the controller tries again later: %s", error.message)
@@ -273,6 +297,40 @@ class Controller:
     async def _look_at_unreadable(self) -> None:
         if await self.in_turn(self.term.is_mended):
             self._is_unsure = True
+
+    async def _listen(self) -> None:
+        """Draw the consequences where brokers are alive, but cut off from this one."""
+        term = self.term
+        if not self.is_active:
+            return
+        term.presence.next_round(term.picture.epochs)
+        if term.presence.is_cut_off:
+            await self.in_turn(self._step_back)
+            return
+        for broker_id, epoch in term.presence.news().items():
+            await self.in_turn(partial(self._part_with, broker_id, epoch))
+
+    async def _step_back(self) -> None:
+        """In a turn: let a broker be the controller that the others can reach."""
+        session_s: float = self._config["registry.session.timeout.ms"] / 1000
+        self._not_before = asyncio.get_running_loop().time() + STAND_BACK_SESSIONS * session_s
+        silent = ", ".join(map(str, sorted(self.term.presence.silent)))
+        await self._office.give_up()
+        self._resign("")
+        log.warning(
+            "no longer the controller of epoch %d: nothing is heard of brokers %s, though they are alive",
+            self.epoch,
+            silent,
+        )
+
+    async def _part_with(self, broker_id: int, epoch: int) -> None:
+        """In a turn: others lead what a broker leads that is cut off, and do not wait for it."""
+        term = self.term
+        if term.presence.silent.get(broker_id) != epoch or term.epoch_of(broker_id) != epoch:
+            return
+        log.warning("broker %d is alive, but asks for nothing: others lead what it leads", broker_id)
+        await term.partitions.stop_broker(broker_id, epoch)
+        term.presence.note(broker_id, epoch)
 
     async def _balance(self) -> None:
         config, now = self._config, asyncio.get_running_loop().time()

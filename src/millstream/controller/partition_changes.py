@@ -184,6 +184,12 @@ class PartitionChanges:
             for _, _, state in picture.partitions()
         )
 
+    async def broker_is_back(self, broker_id: int) -> None:
+        """A broker that was about to stop, or cut off, stays: what nobody leads it may lead."""
+        self._picture.stopping.pop(broker_id, None)
+        self._feed.publish()
+        await self._ledger.decide(self._elections())
+
     # What leaders propose
 
     async def alter(

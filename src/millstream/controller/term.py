@@ -14,6 +14,7 @@ from millstream.controller.ledger import Ledger
 from millstream.controller.office import Office
 from millstream.controller.partition_changes import PartitionChanges
 from millstream.controller.picture import Picture
+from millstream.controller.presence import Presence
 from millstream.controller.reading import read_broker_configs, read_brokers, read_seen, read_topics
 from millstream.controller.topic_changes import OwnReplicas, TopicChanges
 from millstream.metrics import Counter
@@ -33,7 +34,9 @@ class Term:
         config: BrokerConfig,
         random: Random,
         unclean_elections: Counter,
+        silent_rounds: int,
     ) -> None:
+        """After `silent_rounds` of upkeep a broker that asks for nothing counts as cut off."""
         self._registry = registry
         self._office = office
         self._replicas = replicas
@@ -42,6 +45,7 @@ class Term:
         self._unclean_elections = unclean_elections
         self.epoch = office.epoch
         self.feed = Feed()
+        self.presence = Presence(config.node_id, silent_rounds)
         self._tried: dict[UUID, int] = {}
         self._begin()
 
