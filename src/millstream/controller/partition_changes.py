@@ -168,17 +168,21 @@ class PartitionChanges:
         await self._ledger.decide(self._elections(told))
 
     async def stop_broker(self, broker_id: int, epoch: int) -> int:
-        """Move what a broker leads to others; how much it still leads that others could lead later."""
+        """Move what a broker leads to others; how much it still leads that others could lead later.
+
+        Leaders hear of it once it is written down that it is in sync no more: from then on they do not wait
+        for it when records are deleted.
+        """
         picture = self._picture
-        picture.stopping[broker_id] = epoch
-        self._feed.publish()
-        candidates = picture.candidates
+        candidates = picture.candidates - {broker_id}
 
         def step_down(topic: Topic, index: int, state: PartitionState) -> PartitionState:
             fit = picture.candidates_for(topic, index, candidates)
             return stepping_down(state, broker_id, fit, picture.rules(topic))
 
         await self._ledger.decide(self._changed(step_down))
+        picture.stopping[broker_id] = epoch
+        self._feed.publish()
         return sum(
             state.leader == broker_id and any(each in candidates for each in state.replicas)
             for _, _, state in picture.partitions()
