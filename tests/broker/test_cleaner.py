@@ -16,6 +16,19 @@ from millstream.storage.compaction import Compaction
 from tests.cluster.brokers import Brokers, run, until
 
 
+async def fill(brokers: Brokers) -> None:
+    """A table with enough in it to be compacted."""
+    await brokers.create(
+        "table",
+        replicas=1,
+        cleanup_policy="compact",
+        min_cleanable_dirty_ratio="0.01",
+        internal_segment_bytes="20000",
+    )
+    for _ in range(30):
+        await brokers.send("table", bytes(2_000))
+
+
 def test_without_another_process_a_thread_compacts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -24,15 +37,7 @@ def test_without_another_process_a_thread_compacts(
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python-of-before"))
 
     async def test(brokers: Brokers) -> None:
-        await brokers.create(
-            "table",
-            replicas=1,
-            cleanup_policy="compact",
-            min_cleanable_dirty_ratio="0.01",
-            internal_segment_bytes="20000",
-        )
-        for _ in range(30):
-            await brokers.send("table", bytes(2_000))
+        await fill(brokers)
         broker = brokers.running[1]
         await until(lambda: broker.cleaner.runs.value > 0)
         assert not any(each.has_failed for each in broker.store.dirs)
@@ -57,15 +62,7 @@ def test_a_log_that_is_deleted_while_it_is_compacted_is_no_failure(
     monkeypatch.setattr(Compaction, "prepare", prepare)
 
     async def test(brokers: Brokers) -> None:
-        await brokers.create(
-            "table",
-            replicas=1,
-            cleanup_policy="compact",
-            min_cleanable_dirty_ratio="0.01",
-            internal_segment_bytes="20000",
-        )
-        for _ in range(30):
-            await brokers.send("table", bytes(2_000))
+        await fill(brokers)
         await until(begun.is_set)
         broker = brokers.running[1]
         await broker.controller.delete_topic(broker.metadata.topic("table"))

@@ -46,11 +46,11 @@ APPLY_SECONDS = 2.0
 """How long an answer waits for brokers to apply what it tells."""
 
 UPKEEP_SECONDS = 0.5
+"""How often the controller looks for something that it could not do before."""
 SILENT_SESSIONS = 1.5
 """After how many session time-outs a broker that asks for nothing counts as cut off."""
 STAND_BACK_SESSIONS = 2
 """For how many session time-outs others may take the office from one who is cut off."""
-"""How often the controller looks for something that it could not do before."""
 
 
 class Controller:
