@@ -11,7 +11,8 @@ import pytest
 
 from millstream.client.producer import AsyncProducer
 from millstream.client.producer_blocking import Producer
-from millstream.errors import RequestTimedOut
+from millstream.cluster.partition import Partition
+from millstream.errors import NotEnoughReplicas, RequestTimedOut
 from millstream.testing import Broker
 from tests.client import logs
 from tests.client.fault_proxy import PRODUCE, Fault, FaultProxy, now_and_then
@@ -159,3 +160,29 @@ def test_records_wait_for_a_broker_that_comes_later(new_name: Name, tmp_path: An
         finally:
             producer.close()
             broker.stop()
+
+
+def test_a_record_whose_time_is_up_holds_back_none_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has a sequence and is not in the log: the broker does not wait for it once it is given up."""
+    writable, is_refusing = Partition._check_writable, False
+
+    def check(partition: Partition, acks: int) -> None:
+        if is_refusing:
+            raise NotEnoughReplicas
+        writable(partition, acks)
+
+    monkeypatch.setattr(Partition, "_check_writable", check)
+
+    async def main(bootstrap: str) -> None:
+        nonlocal is_refusing
+        options: Any = {"delivery_timeout_ms": 1500, "request_timeout_ms": 500, "max_block_ms": 10_000}
+        async with AsyncProducer(bootstrap, **options) as producer:
+            await producer.send("t", b"0")
+            is_refusing = True
+            with pytest.raises(RequestTimedOut):
+                await producer.send("t", b"1")
+            is_refusing = False
+            assert [(await producer.send("t", b"later")).offset for _ in range(3)] == [1, 2, 3]
+
+    with Broker({"num.partitions": "1"}) as broker:
+        asyncio.run(main(broker.bootstrap))

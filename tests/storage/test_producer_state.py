@@ -13,7 +13,7 @@ from millstream.errors import (
 )
 from millstream.protocol.batch import ControlMarker, encode_marker, read_header
 from millstream.storage.log import Appended, Log
-from millstream.storage.producer_state import DAY_MS
+from millstream.storage.producer_state import DAY_MS, REFUSED_MS
 from tests.storage.logs import NOW_MS, World, append, batch
 
 LAST_SEQUENCE = 0x7FFFFFFF
@@ -114,14 +114,52 @@ def test_a_known_producers_batches_behind_one_that_was_not_written_can_be_sent_a
     send(log, sent)
     refuse(log, lost)
     refuse(log, behind)
-    for _ in range(2):
+    for _ in range(2):  # the client sends both again, in order
         with pytest.raises(NotLeaderOrFollower):
             send(log, behind)
+        refuse(log, lost)
     assert send(log, sent).is_duplicate
     send(log, lost)
     send(log, behind)
     with pytest.raises(OutOfOrderSequenceNumber):
         send(log, behind + 2)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_batch_that_its_client_gave_up_is_not_waited_for(log: Log, is_known: bool) -> None:
+    """It would be for ever: clients begin a new epoch when they hear that they are out of order."""
+    if is_known:
+        send(log, 4)
+    refuse(log, 5)
+    for sequence in (6, 7):
+        with pytest.raises(NotLeaderOrFollower):
+            send(log, sequence)
+    for sequence in (6, 7):  # 5 took too long
+        with pytest.raises(OutOfOrderSequenceNumber):
+            send(log, sequence)
+    send(log, 0, epoch=1)
+
+
+def test_only_what_is_not_in_the_log_is_waited_for(log: Log) -> None:
+    for sequence in (0, 1):
+        send(log, sequence)
+    refuse(log, 1)  # its answer was lost, and here nobody led when it came again
+    with pytest.raises(OutOfOrderSequenceNumber):
+        send(log, 3)
+    log.producers.expire(NOW_MS, DAY_MS)
+    log.producers.expire(NOW_MS + DAY_MS, DAY_MS)
+    assert 7 not in log.producers
+    send(log, 2)
+
+
+def test_a_batch_that_does_not_come_again_is_forgotten_in_time(log: Log) -> None:
+    refuse(log, 0)
+    for now_ms in (NOW_MS, NOW_MS + REFUSED_MS - 1):
+        log.producers.expire(now_ms, DAY_MS)
+        with pytest.raises((NotLeaderOrFollower, OutOfOrderSequenceNumber)):
+            send(log, 1)
+    log.producers.expire(NOW_MS + REFUSED_MS, DAY_MS)
+    send(log, 1)
 
 
 def test_that_a_batch_was_not_written_is_known_also_after_a_cut(log: Log) -> None:
@@ -134,6 +172,7 @@ def test_that_a_batch_was_not_written_is_known_also_after_a_cut(log: Log) -> Non
         send(log, sequence)
     with pytest.raises(NotLeaderOrFollower):
         send(log, 4)
+    refuse(log, 3)
     log.restart_at(9)
     with pytest.raises(NotLeaderOrFollower):
         send(log, 4)

@@ -23,6 +23,8 @@ from millstream.protocol.batch import BatchHeader, ControlMarker
 DAY_MS: Final = 86_400_000
 REMEMBERED_BATCHES: Final = 5
 MAX_REFUSED: Final = 10_000
+REFUSED_MS: Final = 600_000
+"""For how long a batch that was not written is waited for; clients give up after 2 minutes by default."""
 MAX_SEQUENCE: Final = 0x7FFFFFFF
 NONE: Final = -1
 _NOWHERE: Final = 1 << 63
@@ -109,12 +111,26 @@ class CompletedTransaction(NamedTuple):
     is_aborted: bool
 
 
-class _Refused(NamedTuple):
-    """The first batch of a producer that was not written and comes again, and why."""
+class _Refused:
+    """The first batch of a producer that was not written and comes again, and why.
 
-    epoch: int
-    sequence: int
-    error: KafkaError
+    `told_to` is the furthest of those behind it that were told to wait for it, since it came last.
+    """
+
+    __slots__ = ("epoch", "error", "sequence", "since_ms", "told_to")
+
+    def __init__(self, epoch: int, sequence: int, error: KafkaError) -> None:
+        self.epoch = epoch
+        self.sequence = sequence
+        self.error = error
+        self.told_to = NONE
+        self.since_ms = NONE
+        """As `Producer.silent_since_ms`."""
+
+    def is_expired(self, now_ms: int) -> bool:
+        if self.since_ms == NONE:
+            self.since_ms = now_ms
+        return now_ms - self.since_ms >= REFUSED_MS
 
 
 def _is_behind(sequence: int, other: int) -> bool:
@@ -144,7 +160,7 @@ class ProducerState:
         self._decided = array("q")
         """Of transactions whose markers may not be committed: first offset and marker's offset, in turn."""
         self._committed = 0
-        self._refused: dict[int, _Refused] = {}
+        self._refused: dict[int, _Refused] = {}  # by producer id
 
     def __iter__(self) -> Iterator[Producer]:
         return iter(self.producers.values())
@@ -214,7 +230,7 @@ class ProducerState:
         also what other partitions hold already.
         """
         producer_id, epoch, sequence = header.producer_id, header.producer_epoch, header.base_sequence
-        if producer_id == NONE or sequence == NONE:
+        if producer_id == NONE or sequence == NONE or self._is_past(header):
             return
         known = self._refused.get(producer_id)
         if known is not None and known.epoch == epoch and _is_behind(sequence, known.sequence):
@@ -223,15 +239,35 @@ class ProducerState:
             del self._refused[next(iter(self._refused))]
         self._refused[producer_id] = _Refused(epoch, sequence, error.again())
 
+    def _is_past(self, header: BatchHeader) -> bool:
+        """Whether the log has gone beyond a batch: it was written before, or is too old to be."""
+        producer = self.producers.get(header.producer_id)
+        if producer is None or header.producer_epoch > producer.epoch:
+            return False
+        is_older = header.producer_epoch < producer.epoch
+        return is_older or not _is_behind(header.base_sequence, producer.last_sequence)
+
     def check_refused(self, header: BatchHeader) -> None:
-        """Raise if a batch before this one was not written."""
+        """Raise if a batch before this one was not written.
+
+        It is waited for only while it may come. Clients send again in order, so what comes a second time, and
+        that batch has not come before it, shows that it was given up: this one is out of order then.
+        """
+        sequence = header.base_sequence
         refused = self._refused.get(header.producer_id) if self._refused else None
         if (
-            refused is not None
-            and refused.epoch == header.producer_epoch
-            and _is_behind(header.base_sequence, refused.sequence)
+            refused is None
+            or refused.epoch != header.producer_epoch
+            or not _is_behind(sequence, refused.sequence)
         ):
-            raise refused.error.again()
+            return
+        if refused.told_to != NONE and not _is_behind(sequence, refused.told_to):
+            raise OutOfOrderSequenceNumber(
+                f"producer {header.producer_id} sent sequence {sequence} in epoch {refused.epoch} again, but"
+                f" {refused.sequence}, which could not be written, does not come"
+            )
+        refused.told_to = sequence
+        raise refused.error.again()
 
     def take_refused(self, before: ProducerState) -> None:
         """Keep what was noted in a state that this one takes the place of: the batches are still to come."""
@@ -340,7 +376,10 @@ class ProducerState:
         return stable
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget the producers that have been silent for `expiration_ms`, by the calls of this."""
+        """Forget the producers that have been silent for `expiration_ms`, by the calls of this.
+
+        And the batches that were not written and have not come again.
+        """
         gone = [
             producer.producer_id
             for producer in self.producers.values()
@@ -348,3 +387,5 @@ class ProducerState:
         ]
         for producer_id in gone:
             del self.producers[producer_id]
+        for producer_id in [id_ for id_, refused in self._refused.items() if refused.is_expired(now_ms)]:
+            del self._refused[producer_id]
