@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
 from millstream.broker.server import Broker
+from millstream.controller import controller, tree
 from millstream.controller.presence import Presence
 from millstream.errors import NetworkException
+from millstream.protocol.messages import ControlledShutdownRequest
+from millstream.registry.contract import Operation, Unavailable
 from tests.controller.cluster import Cluster
-
-CONFIG = {"registry.session.timeout.ms": "2000"}
 
 
 def test_silence_is_counted_in_rounds() -> None:
@@ -20,36 +22,46 @@ def test_silence_is_counted_in_rounds() -> None:
     epochs = {1: 10, 2: 20, 3: 30}
     for _ in range(2):
         presence.next_round(epochs)
-    assert presence.silent == {}
+    assert (presence.silent, presence.is_in_touch) == ({}, False)
     presence.heard(2)
     presence.heard(9)  # nobody knows it
     presence.next_round(epochs)
-    assert (presence.silent, presence.news(), presence.is_cut_off) == ({3: 30}, {3: 30}, False)
-    presence.note(3, 30)
+    assert (presence.silent, presence.has_news, presence.is_in_touch) == ({3: 30}, True, True)
+    presence.note({3: 30})
     presence.next_round(epochs)
-    assert presence.news() == {}
-    assert presence.is_noted(3)
-    presence.next_round({**epochs, 3: 31})  # it has begun again
-    assert not presence.is_noted(3)
+    assert not presence.has_news
+    assert presence.is_noted(3, 30)
+    assert presence.without_noted(epochs) == {1: 10, 2: 20}
+    epochs[3] = 31  # it has begun again
+    presence.next_round(epochs)
+    assert not presence.is_noted(3, 30)
+    assert presence.without_noted(epochs) == epochs
     assert presence.silent == {2: 20}
-    for _ in range(2):
-        presence.next_round({**epochs, 3: 31})
-    assert (presence.silent, presence.is_cut_off) == ({2: 20, 3: 31}, True)
+    for rounds in range(3):
+        assert presence.cut_off_rounds == max(rounds - 1, 0)
+        presence.next_round(epochs)
+    assert (presence.silent, presence.cut_off_rounds, presence.is_in_touch) == ({2: 20, 3: 31}, 2, False)
     presence.next_round({1: 10, 2: 20})
-    assert (presence.silent, presence.is_cut_off) == ({2: 20}, False)  # of two, either may be
+    assert (presence.silent, presence.cut_off_rounds) == ({2: 20}, 0)  # of two, either may be
 
 
-def cut_off(cluster: Cluster, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No other broker reaches this one, nor it them; all of them reach the registry."""
-    for each in cluster.brokers.values():
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers of these clusters count as silent after two short sessions, not after five seconds."""
+    monkeypatch.setattr(controller, "LEAST_SILENCE_S", 0.0)
+
+
+def part(brokers: Iterable[Broker], monkeypatch: pytest.MonkeyPatch, side: Callable[[int], object]) -> None:
+    """Brokers on different sides do not reach each other; all of them reach the registry."""
+    for each in brokers:
         place = each.peers.place
 
-        def unreachable(broker_id: int, own: int = each.config.node_id, place=place):  # type: ignore[no-untyped-def]
-            if broker.config.node_id in (own, broker_id) and own != broker_id:
+        def reached(broker_id: int, own: int = each.config.node_id, place=place):  # type: ignore[no-untyped-def]
+            if side(broker_id) != side(own):
                 raise NetworkException("cut off")
             return place(broker_id)
 
-        monkeypatch.setattr(each.peers, "place", unreachable)
+        monkeypatch.setattr(each.peers, "place", reached)
         for link in list(each.peers._links.values()):
             link.abort()
         each.peers._links.clear()
@@ -60,14 +72,14 @@ def test_a_broker_that_is_cut_off_from_the_others_is_replaced(
     is_controller: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
-        async with Cluster(tmp_path, config=CONFIG) as cluster:
+        async with Cluster(tmp_path) as cluster:
             broker = await cluster.until_controller() if is_controller else cluster.follower
             number = broker.config.node_id
             others = [id_ for id_ in cluster.brokers if id_ != number]
             await cluster.create("t", assignment={0: [number, *others], 1: [*others, number]})
             await cluster.until(lambda: cluster.states("t")[0].leader == number)
             with monkeypatch.context() as patched:
-                cut_off(cluster, broker, patched)
+                part(cluster.brokers.values(), patched, lambda broker_id: broker_id == number)
                 reached = cluster.brokers[others[0]]
                 await cluster.until(
                     lambda: (
@@ -82,5 +94,113 @@ def test_a_broker_that_is_cut_off_from_the_others_is_replaced(
                 await asyncio.sleep(1)
                 assert [id_ for id_, each in cluster.brokers.items() if each.controller.is_active] == active
             await cluster.until_in_sync("t", cluster.brokers)
+
+    asyncio.run(main())
+
+
+def active(cluster: Cluster) -> list[int]:
+    return [id_ for id_, broker in cluster.brokers.items() if broker.controller.is_active]
+
+
+def test_an_office_that_could_not_be_given_up_does_not_stay_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with Cluster(tmp_path) as cluster:
+            first = await cluster.until_controller()
+            office, refused = first.controller._office, []
+            write = office.write
+
+            async def refuse(operations: Sequence[Operation]) -> list[int]:
+                if any(each.path == tree.CONTROLLER for each in operations):
+                    refused.append(operations)
+                    raise Unavailable("the registry does not answer")
+                return await write(operations)
+
+            monkeypatch.setattr(office, "write", refuse)
+            with monkeypatch.context() as patched:
+                number = first.config.node_id
+                part(cluster.brokers.values(), patched, lambda broker_id: broker_id == number)
+                await cluster.until(lambda: bool(refused))
+            await cluster.until(lambda: len(active(cluster)) == 1)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("are_mute", [False, True], ids=["all parted", "mute"])
+def test_who_does_best_stays_in_office_and_goes_on_without_the_others(
+    are_mute: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nobody reaches the others, or these hang, another controller would do no better."""
+    monkeypatch.setattr(controller, "SILENT_SESSIONS", 1)
+
+    async def never() -> bool:
+        return False
+
+    async def main() -> None:
+        async with Cluster(tmp_path) as cluster:
+            first = await cluster.until_controller()
+            others = [id_ for id_ in cluster.brokers if id_ != first.config.node_id]
+            await cluster.create("t", assignment={0: [others[0], first.config.node_id, others[1]]})
+            await cluster.until_in_sync("t", cluster.brokers)
+            with monkeypatch.context() as patched:
+                for id_ in others if are_mute else ():
+                    patched.setattr(cluster.brokers[id_].controller._office, "take", never)
+                part(cluster.brokers.values(), patched, lambda broker_id: broker_id)
+
+                def goes_on() -> bool:
+                    (number,) = active(cluster) or (0,)
+                    if not number:
+                        return False
+                    state = cluster.brokers[number].controller.term.picture.topics["t"].partitions[0]
+                    return (state.leader, state.isr) == (number, [number])
+
+                await cluster.until(goes_on)
+            await cluster.until(lambda: len(active(cluster)) == 1)
+            await cluster.until_in_sync("t", cluster.brokers)
+
+    asyncio.run(main())
+
+
+def test_nothing_is_given_to_another_broker_that_is_silent(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Cluster(tmp_path) as cluster:
+            first = (await cluster.until_controller()).config.node_id
+            one, other = (id_ for id_ in cluster.brokers if id_ != first)
+            await cluster.create("t", assignment={0: [one, other]})
+            await cluster.create("u", assignment={0: [one, other, first]})
+            term = cluster.controller.controller.term
+            epochs = {id_: cluster.brokers[id_].broker_epoch for id_ in (one, other)}
+
+            async def stop() -> None:
+                await term.partitions.stop_brokers(epochs)
+
+            before = term.picture.topics["t"].partitions[0]
+            await cluster.controller.controller.in_turn(stop)
+            assert term.picture.topics["t"].partitions[0] == before
+            moved = term.picture.topics["u"].partitions[0]
+            assert (moved.leader, moved.isr) == (first, [first])
+
+    asyncio.run(main())
+
+
+def test_a_broker_that_stops_does_not_come_back_by_asking_for_news(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Cluster(tmp_path) as cluster:
+            await cluster.until_controller()
+            head, broker = cluster.controller.controller, cluster.follower
+            number, epoch = broker.config.node_id, broker.broker_epoch
+
+            async def part_with() -> None:
+                await head.term.partitions.stop_brokers({number: epoch})
+                head.term.presence.note({number: epoch})
+
+            await head.in_turn(part_with)
+            request = ControlledShutdownRequest(broker_id=number, broker_epoch=epoch)
+            assert (await head.requests.stop_broker(request)).error_code == 0
+            sequence = head.term.feed.sequence
+            await cluster.until(lambda: head.term.feed.is_applied(sequence, {number: epoch}))
+            await asyncio.sleep(1)  # it asks twice a second
+            assert head.term.picture.stopping == {number: epoch}
 
     asyncio.run(main())

@@ -118,6 +118,8 @@ WORDS = {
     "truncations": "cut off at",
     "isr_changes": "in sync are now",
     "sessions_lost": "session with the registry is lost",
+    "brokers parted with": "are alive, but ask for nothing",
+    "offices given up": "though they are alive",
     "compactions": "compacted ",
     "compactions of offsets": "compacted __consumer_offsets",
     "compactions of transactions": "compacted __transaction_state",

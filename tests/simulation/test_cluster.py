@@ -51,6 +51,8 @@ def test_together_they_test_everything(outcomes: list[Outcome]) -> None:
         "isr_shrinks",
         "isr_changes",
         "sessions_lost",
+        "brokers parted with",
+        "offices given up",
         "fenced",
         "aborted",
         "committed",

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 R = TypeVar("R", bound=Response)
 
 PURPOSE = "requests"
+PASSING = "passed-on"
+"""Has a link of its own: a controller answers one request of a link after another, and some take seconds."""
 STOP_SECONDS = 5.0
 """How long a broker that stops waits for others to take over what it leads."""
 STOP_PAUSE_S = 0.1
@@ -56,7 +58,8 @@ class ControllerLink:
         """The controller's answer to a client's request; None if it is for this broker to answer: it is the
         controller, or none can be reached.
 
-        One that is about to be elected is waited for. What was sent, and not answered, is not sent again.
+        One that is about to be elected is waited for. What was sent, and not answered, may have been done: it
+        is not sent again, and RequestTimedOut.
         """
         broker = self._broker
         timeout_ms: int = broker.config["controller.socket.timeout.ms"]
@@ -64,19 +67,22 @@ class ControllerLink:
         while not broker.controller.is_active and not broker.is_stopping:
             try:
                 controller_id = self._controller_id
-                await broker.peers.link(controller_id, PURPOSE).reach(deadline.remaining_ms)
+                await broker.peers.link(controller_id, PASSING).reach(deadline.remaining_ms)
             except KafkaError:
-                if deadline.remaining_ms <= 0:
-                    break
-                await asyncio.sleep(RETRY_S)
-                continue
-            try:
-                return await broker.peers.request(controller_id, PURPOSE, request, answer, timeout_ms)
-            except KafkaError as error:
-                log.info(
-                    "broker %d did not answer what was passed on to it: %s", controller_id, error.message
-                )
+                pass
+            else:
+                try:
+                    response = await broker.peers.request(controller_id, PASSING, request, answer, timeout_ms)
+                except KafkaError as error:
+                    log.info("broker %d did not answer what was passed on to it: %s", controller_id, error)
+                    raise RequestTimedOut(
+                        "the controller did not answer; look whether it was done before you ask again"
+                    ) from error
+                if not _is_refused(response):
+                    return response
+            if deadline.remaining_ms <= 0:
                 break
+            await asyncio.sleep(RETRY_S)
         return None
 
     async def create_topic(self, wanted: NewTopic) -> Topic:
@@ -142,6 +148,14 @@ class ControllerLink:
         if response.error_code:
             raise error_for(response.error_code)(response.error_message)
         return response.remaining
+
+
+def _is_refused(response: Response) -> bool:
+    """Whether a broker says that it is not the controller, of all that it was asked for: nothing was done."""
+    code: int = getattr(response, "error_code", 0)
+    lists = [value for field in response.fields if isinstance(value := getattr(response, field.name), list)]
+    codes = [code] if code or not lists else [getattr(entry, "error_code", 0) for entry in lists[0]]
+    return bool(codes) and all(each == NotController.code for each in codes)
 
 
 def _creation(wanted: NewTopic, timeout_ms: int) -> CreateTopicsRequest:

@@ -53,8 +53,8 @@ class BrokerRequests:
             await controller.in_turn(lambda: self._check_broker(broker_id, request.broker_epoch))
         self._refuse_stale(broker_id, request.broker_epoch)
         term.presence.heard(broker_id)
-        if term.presence.is_noted(broker_id):
-            await self._note(request, lambda: self._is_back(broker_id))
+        if term.presence.is_noted(broker_id, request.broker_epoch):
+            await self._note(request, lambda: self._is_back(broker_id, request.broker_epoch))
         failed = _replicas(request.failed)
         if term.partitions.is_news(broker_id, failed):
             await self._note(request, lambda: term.partitions.replicas_failed(broker_id, failed))
@@ -86,9 +86,11 @@ class BrokerRequests:
         response.controller_id, response.controller_epoch = controller.broker_id, term.epoch
         return response
 
-    async def _is_back(self, broker_id: int) -> None:
+    async def _is_back(self, broker_id: int, epoch: int) -> None:
         """In a turn: a broker that was silent is heard of again, and may lead and be in sync."""
         term = self._controller.term
+        if not term.presence.is_noted(broker_id, epoch):
+            return  # it has said since that it stops
         await term.partitions.broker_is_back(broker_id)
         term.presence.forget(broker_id)
         log.info("broker %d is heard of again", broker_id)
@@ -146,8 +148,9 @@ class BrokerRequests:
 
         async def move() -> int:
             await self._check_broker(request.broker_id, request.broker_epoch)
-            partitions = self._controller.term.partitions
-            return await partitions.stop_broker(request.broker_id, request.broker_epoch)
+            term = self._controller.term
+            term.presence.forget(request.broker_id)  # else it would stay when it asks for news
+            return await term.partitions.stop_broker(request.broker_id, request.broker_epoch)
 
         try:
             return ControlledShutdownResponse(remaining=await self._controller.and_applied(move))

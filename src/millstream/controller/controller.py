@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import TypeVar
@@ -47,10 +47,18 @@ APPLY_SECONDS = 2.0
 
 UPKEEP_SECONDS = 0.5
 """How often the controller looks for something that it could not do before."""
-SILENT_SESSIONS = 1.5
-"""After how many session time-outs a broker that asks for nothing counts as cut off."""
-STAND_BACK_SESSIONS = 2
-"""For how many session time-outs others may take the office from one who is cut off."""
+SILENT_SESSIONS = 2
+"""After how many session time-outs a broker that asks for nothing counts as cut off.
+
+One that died has lost its session by then, also where ZooKeeper takes some of its ticks longer.
+"""
+LEAST_SILENCE_S = 5.0
+"""Brokers ask twice a second; an answer that is lost takes one and a half until they ask again."""
+STAND_BACK_S = 1.0
+"""For how long one who was cut off leaves a free office to others, who take it within milliseconds."""
+MAX_PATIENCE_ROUNDS = 600
+MEMORY_S = 600.0
+"""For how long it counts that the office was given up."""
 
 
 class Controller:
@@ -83,13 +91,15 @@ class Controller:
         self._reasons: dict[str, str] = {}
         """Why deletions could not be finished, as it was last logged."""
         self._next_balance = 0.0
-        self._not_before = 0.0
-        """Until when this broker does not seek the office."""
+        self._patience_rounds = 0
+        """For how many rounds a controller that is cut off stays. It grows where nobody else did better."""
+        self._given_up_at = -math.inf
+        self._free_since = math.inf
         self._upkeep: asyncio.Task[None] | None = None
         self._cancel_watch: Callable[[], None] = lambda: None
 
     def _new_term(self) -> Term:
-        silent_s = SILENT_SESSIONS * self._config["registry.session.timeout.ms"] / 1000
+        silent_s = max(SILENT_SESSIONS * self._registry.session_timeout_s, LEAST_SILENCE_S)
         return Term(
             self._registry,
             self._office,
@@ -169,8 +179,9 @@ class Controller:
             if await self._office.is_kept():
                 return
             self._resign("the registry does not say so any more")
-        if not self._is_member or self._stands_back() or not await self._office.take():
+        if not self._is_member or await self._stands_back() or not await self._office.take():
             return
+        self._free_since = math.inf
         log.info("this broker is the controller, in epoch %d", self.epoch)
         self.term.feed.close()
         self.term = self._new_term()
@@ -179,12 +190,19 @@ class Controller:
         self._next_balance = asyncio.get_running_loop().time() + interval_s
         await self._read_everything()
 
-    def _stands_back(self) -> bool:
-        """Whether others are to be the controller, if they can: this broker could not be reached."""
+    async def _stands_back(self) -> bool:
+        """Whether others are to be the controller, if they can: this broker could not reach them."""
         loop = asyncio.get_running_loop()
-        if loop.time() >= self._not_before:
+        now = loop.time()
+        if now - self._given_up_at >= MEMORY_S:
             return False
-        loop.call_at(self._not_before, self._candidacy.wake)
+        if await self._office.holder() not in (None, self.broker_id):
+            self._free_since = math.inf
+            return False
+        self._free_since = min(self._free_since, now)
+        if now - self._free_since >= STAND_BACK_S:
+            return False
+        loop.call_at(self._free_since + STAND_BACK_S, self._candidacy.wake)
         return True
 
     async def _read_everything(self) -> None:
@@ -247,17 +265,18 @@ class Controller:
         finally:
             if self.is_active:
                 feed = self.term.feed
-                await feed.until_applied(
-                    feed.sequence, lambda: self.term.picture.epochs if self.is_active else {}, APPLY_SECONDS
-                )
+                await feed.until_applied(feed.sequence, self._awaited, APPLY_SECONDS)
 
     async def _until_followed(self) -> None:
         """Wait until every live broker follows: those that do not yet are given no replicas."""
         if not self.is_active:
             await self.in_turn(_nothing)  # it may be about to be
-        await self.term.feed.until_applied(
-            0, lambda: self.term.picture.epochs if self.is_active else {}, APPLY_SECONDS
-        )
+        await self.term.feed.until_applied(0, self._awaited, APPLY_SECONDS)
+
+    def _awaited(self) -> dict[int, int]:
+        """The brokers that are waited for until they have applied something."""
+        term = self.term
+        return term.presence.without_noted(term.picture.epochs) if self.is_active else {}
 
     def _brokers_changed(self) -> None:
         self._must_look = True
@@ -303,34 +322,43 @@ class Controller:
         term = self.term
         if not self.is_active:
             return
-        term.presence.next_round(term.picture.epochs)
-        if term.presence.is_cut_off:
-            await self.in_turn(self._step_back)
-            return
-        for broker_id, epoch in term.presence.news().items():
-            await self.in_turn(partial(self._part_with, broker_id, epoch))
+        presence = term.presence
+        presence.next_round(term.picture.epochs)
+        if presence.is_in_touch:
+            self._given_up_at = -math.inf
+        if asyncio.get_running_loop().time() - self._given_up_at >= MEMORY_S:
+            self._patience_rounds = 0
+        if presence.cut_off_rounds > self._patience_rounds:
+            await self.in_turn(partial(self._step_back, term))
+        elif presence.has_news:
+            await self.in_turn(partial(self._part_with_silent, term))
 
-    async def _step_back(self) -> None:
+    async def _step_back(self, term: Term) -> None:
         """In a turn: let a broker be the controller that the others can reach."""
-        session_s: float = self._config["registry.session.timeout.ms"] / 1000
-        self._not_before = asyncio.get_running_loop().time() + STAND_BACK_SESSIONS * session_s
-        silent = ", ".join(map(str, sorted(self.term.presence.silent)))
-        await self._office.give_up()
-        self._resign("")
+        presence = term.presence
+        if self.term is not term or not presence.cut_off_rounds:
+            return
+        rounds = max(2 * self._patience_rounds, presence.max_rounds)
+        self._patience_rounds = min(rounds, MAX_PATIENCE_ROUNDS)
+        self._given_up_at = asyncio.get_running_loop().time()
         log.warning(
             "no longer the controller of epoch %d: nothing is heard of brokers %s, though they are alive",
             self.epoch,
-            silent,
+            _listed(presence.silent),
         )
+        try:
+            await self._office.give_up()
+        finally:
+            self._resign("")  # if it could not be given up, it is taken again
 
-    async def _part_with(self, broker_id: int, epoch: int) -> None:
-        """In a turn: others lead what a broker leads that is cut off, and do not wait for it."""
-        term = self.term
-        if term.presence.silent.get(broker_id) != epoch or term.epoch_of(broker_id) != epoch:
+    async def _part_with_silent(self, term: Term) -> None:
+        """In a turn: others lead what brokers lead that are cut off, and do not wait for them."""
+        silent = {id_: epoch for id_, epoch in term.presence.silent.items() if term.epoch_of(id_) == epoch}
+        if self.term is not term or not silent:
             return
-        log.warning("broker %d is alive, but asks for nothing: others lead what it leads", broker_id)
-        await term.partitions.stop_broker(broker_id, epoch)
-        term.presence.note(broker_id, epoch)
+        log.warning("brokers %s are alive, but ask for nothing: others lead what they lead", _listed(silent))
+        await term.partitions.stop_brokers(silent)
+        term.presence.note(silent)
 
     async def _balance(self) -> None:
         config, now = self._config, asyncio.get_running_loop().time()
@@ -438,6 +466,10 @@ class Controller:
                     log.warning("the topic %s could not be removed yet: %s", topic.name, error.message)
             else:
                 self._reasons.pop(topic.name, None)
+
+
+def _listed(brokers: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(brokers)))
 
 
 async def _nothing() -> None:

@@ -168,25 +168,34 @@ class PartitionChanges:
         await self._ledger.decide(self._elections(told))
 
     async def stop_broker(self, broker_id: int, epoch: int) -> int:
-        """Move what a broker leads to others; how much it still leads that others could lead later.
-
-        Leaders hear of it once it is written down that it is in sync no more: from then on they do not wait
-        for it when records are deleted.
-        """
-        picture = self._picture
-        candidates = picture.candidates - {broker_id}
-
-        def step_down(topic: Topic, index: int, state: PartitionState) -> PartitionState:
-            fit = picture.candidates_for(topic, index, candidates)
-            return stepping_down(state, broker_id, fit, picture.rules(topic))
-
-        await self._ledger.decide(self._changed(step_down))
-        picture.stopping[broker_id] = epoch
-        self._feed.publish()
+        """Move what a broker leads to others; how much it still leads that others could lead later."""
+        await self.stop_brokers({broker_id: epoch})
+        candidates = self._picture.candidates
         return sum(
             state.leader == broker_id and any(each in candidates for each in state.replicas)
-            for _, _, state in picture.partitions()
+            for _, _, state in self._picture.partitions()
         )
+
+    async def stop_brokers(self, epochs: Mapping[int, int]) -> None:
+        """Move what brokers lead to others, who do not wait for them; what only these can lead stays as it
+        is.
+
+        Leaders hear of it once it is written down that they are in sync no more: from then on they do not
+        wait for them when records are deleted.
+        """
+        picture = self._picture
+        candidates = picture.candidates - epochs.keys()
+
+        def step_down(topic: Topic, index: int, state: PartitionState) -> PartitionState:
+            fit, rules = picture.candidates_for(topic, index, candidates), picture.rules(topic)
+            found = state
+            for broker_id in epochs:
+                found = stepping_down(found, broker_id, fit, rules)
+            return state if found.leader in epochs else found
+
+        await self._ledger.decide(self._changed(step_down))
+        picture.stopping.update(epochs)
+        self._feed.publish()
 
     async def broker_is_back(self, broker_id: int) -> None:
         """A broker that was about to stop, or cut off, stays: what nobody leads it may lead."""

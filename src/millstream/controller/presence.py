@@ -15,10 +15,13 @@ class Presence:
 
     def __init__(self, broker_id: int, max_rounds: int) -> None:
         """`broker_id` is the controller's own; after `max_rounds` another one counts as silent."""
+        self.max_rounds = max_rounds
+        self.cut_off_rounds = 0
+        """For how many rounds fewer than half of the live brokers were heard of, this one among them."""
         self._broker_id = broker_id
-        self._max_rounds = max_rounds
         self._rounds: dict[int, tuple[int, int]] = {}  # broker → its epoch, and rounds since it was heard of
         self._noted: dict[int, int] = {}
+        self._passed = 0
 
     def heard(self, broker_id: int) -> None:
         """A broker has asked for news."""
@@ -34,28 +37,36 @@ class Presence:
                 before, rounds = known.get(broker_id, (epoch, 0))
                 self._rounds[broker_id] = (epoch, rounds + 1 if before == epoch else 1)
         self._noted = {id_: epoch for id_, epoch in self._noted.items() if epochs.get(id_) == epoch}
+        self._passed += 1
+        is_cut_off = 2 * len(self.silent) > len(self._rounds) + 1
+        self.cut_off_rounds = self.cut_off_rounds + 1 if is_cut_off else 0
+
+    @property
+    def is_in_touch(self) -> bool:
+        """Whether at least half of the brokers are heard of; a term that has just begun does not know."""
+        return self._passed >= self.max_rounds and not self.cut_off_rounds
 
     @property
     def silent(self) -> dict[int, int]:
         """The brokers that have been silent for too long, with their epochs."""
-        return {id_: epoch for id_, (epoch, rounds) in self._rounds.items() if rounds >= self._max_rounds}
+        return {id_: epoch for id_, (epoch, rounds) in self._rounds.items() if rounds >= self.max_rounds}
 
     @property
-    def is_cut_off(self) -> bool:
-        """Whether this broker hears of fewer than half of those that are alive, itself among them."""
-        return 2 * len(self.silent) > len(self._rounds) + 1
+    def has_news(self) -> bool:
+        """Whether a broker is silent of which nothing has been noted yet."""
+        return any(self._noted.get(id_) != epoch for id_, epoch in self.silent.items())
 
-    def news(self) -> dict[int, int]:
-        """The silent brokers of which nothing has been noted yet."""
-        return {id_: epoch for id_, epoch in self.silent.items() if self._noted.get(id_) != epoch}
+    def note(self, epochs: Mapping[int, int]) -> None:
+        """The consequences of the silence of these brokers are drawn."""
+        self._noted.update(epochs)
 
-    def note(self, broker_id: int, epoch: int) -> None:
-        """The consequences of its silence are drawn."""
-        self._noted[broker_id] = epoch
+    def is_noted(self, broker_id: int, epoch: int) -> bool:
+        return self._noted.get(broker_id) == epoch
 
-    def is_noted(self, broker_id: int) -> bool:
-        return broker_id in self._noted
+    def without_noted(self, epochs: Mapping[int, int]) -> dict[int, int]:
+        """Those of the brokers whose word is waited for."""
+        return {id_: epoch for id_, epoch in epochs.items() if self._noted.get(id_) != epoch}
 
     def forget(self, broker_id: int) -> None:
-        """It is heard of again, and the consequences of its silence are over."""
+        """What is noted of a broker is over: it is heard of again, or says itself that it stops."""
         self._noted.pop(broker_id, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from millstream.broker.controller_link import PASSING
 from millstream.broker.router import Context
 from millstream.protocol.schema import Request, Response
 
@@ -15,6 +16,19 @@ async def passed_on(ctx: Context, request: Request, answer: type[R]) -> R | None
 
     Some clients learn who the controller is once, and ask that broker for as long as it is there.
     """
-    if ctx.is_internal or ctx.broker.controller.is_active:
+    if ctx.broker.controller.is_active or was_passed_on(ctx):
         return None
-    return await ctx.broker.controller_link.pass_on(request, answer)
+    if ctx.turn is not None:
+        ctx.turn.release()
+    passed = await ctx.broker.controller_link.pass_on(request, answer)
+    if passed is None and ctx.turn is not None:
+        await ctx.turn.take()
+    return passed
+
+
+def was_passed_on(ctx: Context) -> bool:
+    """Whether another broker took the request from its client: it goes no further.
+
+    Clients may use the listener for brokers, too, if there is but one.
+    """
+    return ctx.is_internal and ctx.client_id is not None and ctx.client_id.endswith(f"-{PASSING}")
