@@ -22,6 +22,7 @@ from millstream.errors import (
     NoReassignmentInProgress,
     NotController,
     NotLeaderOrFollower,
+    RequestTimedOut,
     TopicAlreadyExists,
     UnknownTopicId,
     UnknownTopicOrPartition,
@@ -64,7 +65,7 @@ Test = Callable[[Cluster], Coroutine[Any, Any, None]]
 Run = Callable[[Test], None]
 R = TypeVar("R", bound=Response)
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, LOGGER = 2, 4, 8
 
 
 @pytest.fixture
@@ -257,6 +258,136 @@ def test_a_broker_judges_its_own_settings_before_it_passes_them_on(run: Run) -> 
                 refused = await ask(broker, request, IncrementalAlterConfigsResponse)
                 assert [each.error_code for each in refused.responses] == [InvalidConfig.code]
             assert not broker.config.layers[0].texts
+
+    run(test)
+
+
+def resources(
+    *settings: tuple[int, str, str, str],
+) -> list[IncrementalAlterConfigsRequest.AlterConfigsResource]:
+    """Of (type, name, key, value) each."""
+    return [
+        IncrementalAlterConfigsRequest.AlterConfigsResource(
+            resource_type=kind,
+            resource_name=name,
+            configs=[
+                IncrementalAlterConfigsRequest.AlterableConfig(name=key, config_operation=0, value=value)
+            ],
+        )
+        for kind, name, key, value in settings
+    ]
+
+
+@pytest.mark.parametrize("validate_only", [True, False])
+def test_each_resource_is_judged_by_itself_at_any_broker(run: Run, validate_only: bool) -> None:
+    async def test(cluster: Cluster) -> None:
+        for name in ("t", "twice", "u"):
+            await cluster.create(name)
+        for number, broker in enumerate((cluster.controller, cluster.follower)):
+            other = next(id_ for id_ in cluster.brokers if id_ != broker.config.node_id)
+            own, new = str(broker.config.node_id), str(1_000_000 + number)
+            expected = [
+                ((TOPIC, "t", "retention.ms", new), 0),
+                ((BROKER, own, "log.cleaner.min.compaction.lag.ms", "x"), InvalidConfig.code),
+                ((TOPIC, "twice", "retention.ms", "5"), InvalidRequest.code),
+                ((LOGGER, own, "no.such.logger", "INFO"), InvalidConfig.code),
+                ((TOPIC, "nowhere", "retention.ms", "5"), UnknownTopicOrPartition.code),
+                ((LOGGER, str(other), "root", "INFO"), InvalidRequest.code),
+                ((TOPIC, "twice", "retention.ms", "6"), InvalidRequest.code),
+                ((BROKER, str(other), "log.segment.bytes", "3000000"), InvalidRequest.code),
+                ((BROKER, "", "log.retention.ms", new), 0),
+                ((TOPIC, "u", "retention.ms", new), 0),
+            ]
+            request = IncrementalAlterConfigsRequest(
+                resources=resources(*(setting for setting, _ in expected)), validate_only=validate_only
+            )
+            answer = await ask(broker, request, IncrementalAlterConfigsResponse)
+            told = [(each.resource_type, each.resource_name, each.error_code) for each in answer.responses]
+            assert told == [(kind, name, code) for (kind, name, *_), code in expected]
+            for each in cluster.brokers.values():
+                for name in ("t", "u"):
+                    overrides = each.metadata.topic(name).overrides
+                    assert overrides == ({} if validate_only else {"retention.ms": new})
+                assert not each.metadata.topic("twice").overrides
+                assert (each.config["log.retention.ms"] == int(new)) != validate_only
+                assert not each.config.layers[0].texts
+
+    run(test)
+
+
+def test_replacements_are_judged_by_themselves_at_any_broker(run: Run) -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.create("t")
+        for number, broker in enumerate((cluster.controller, cluster.follower)):
+            new = str(1_000_000 + number)
+            request = AlterConfigsRequest(
+                resources=[
+                    AlterConfigsRequest.AlterConfigsResource(
+                        resource_type=kind,
+                        resource_name=name,
+                        configs=[AlterConfigsRequest.AlterableConfig(name=key, value=value)],
+                    )
+                    for kind, name, key, value in (
+                        (BROKER, str(broker.config.node_id), "log.segment.bytes", None),
+                        (LOGGER, str(broker.config.node_id), "root", "INFO"),
+                        (TOPIC, "t", "retention.ms", new),
+                    )
+                ],
+                validate_only=False,
+            )
+            answer = await ask(broker, request, AlterConfigsResponse)
+            codes = [each.error_code for each in answer.responses]
+            assert codes == [InvalidConfig.code, InvalidRequest.code, 0]
+            assert cluster.controller.metadata.topic("t").overrides == {"retention.ms": new}
+
+    run(test)
+
+
+def test_what_is_refused_here_is_not_passed_on(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    passed: list[list[str]] = []
+
+    async def unanswered(_: ControllerLink, request: Request, __: type[Response]) -> None:
+        assert isinstance(request, IncrementalAlterConfigsRequest)
+        passed.append([each.resource_name for each in request.resources])
+        raise RequestTimedOut
+
+    async def test(cluster: Cluster) -> None:
+        await cluster.create("t")
+        monkeypatch.setattr(ControllerLink, "pass_on", unanswered)
+        broker = cluster.follower
+        refused = (BROKER, str(broker.config.node_id), "log.cleaner.min.compaction.lag.ms", "x")
+        good = (TOPIC, "t", "retention.ms", "5")
+        for settings, codes in (
+            ([refused], [InvalidConfig.code]),
+            ([good, refused], [RequestTimedOut.code, InvalidConfig.code]),
+        ):
+            request = IncrementalAlterConfigsRequest(resources=resources(*settings), validate_only=False)
+            answer = await ask(broker, request, IncrementalAlterConfigsResponse)
+            assert [each.error_code for each in answer.responses] == codes
+        assert passed == [["t"]]
+
+    run(test)
+
+
+def test_without_a_controller_only_what_is_for_it_goes_undone(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unreachable(*_: object) -> None:
+        return None
+
+    async def test(cluster: Cluster) -> None:
+        await cluster.create("t")
+        monkeypatch.setattr(ControllerLink, "pass_on", unreachable)
+        broker = cluster.follower
+        request = IncrementalAlterConfigsRequest(
+            resources=resources(
+                (BROKER, str(broker.config.node_id), "log.cleaner.min.compaction.lag.ms", "x"),
+                (TOPIC, "t", "retention.ms", "5"),
+            ),
+            validate_only=False,
+        )
+        answer = await ask(broker, request, IncrementalAlterConfigsResponse)
+        assert [each.error_code for each in answer.responses] == [InvalidConfig.code, NotController.code]
 
     run(test)
 

@@ -69,7 +69,8 @@ def test_one_who_is_the_controller_no_more_is_not_the_last_word(
     async def main() -> None:
         async with Cluster(tmp_path) as cluster:
             await cluster.until_controller()
-            broker, refused = cluster.follower, []
+            broker = cluster.follower
+            refused: list[int] = []
             request = broker.peers.request
 
             async def refuse(broker_id: int, purpose: str, asked: Any, answer: Any, timeout_ms: float) -> Any:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from millstream.broker.handlers.passing_on import passed_on
+from millstream.broker.handlers.passing_on import passed_on, was_passed_on
 from millstream.broker.log_levels import alter_log_levels, log_levels
 from millstream.broker.router import LONG_LIST_BYTES, Context, handles
 from millstream.config.alter import AlterOp, altered
@@ -34,6 +34,12 @@ BROKER = 4
 BROKER_LOGGER = 8
 GROUP = 32
 
+IncrementalResource = IncrementalAlterConfigsRequest.AlterConfigsResource
+Resource = IncrementalResource | AlterConfigsRequest.AlterConfigsResource
+Result = (
+    IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+    | AlterConfigsResponse.AlterConfigsResourceResponse
+)
 Change = Callable[[Mapping[str, str], Mapping[str, ConfigKey]], Mapping[str, str]]
 """From what a resource sets now, and the keys that it may set, to what it sets then."""
 Alteration = TypeVar("Alteration", IncrementalAlterConfigsResponse, AlterConfigsResponse)
@@ -130,7 +136,7 @@ def _broker_name(ctx: Context, name: str) -> str:
     """The registry's name of a broker resource; an empty one means all brokers."""
     if name == "":
         return DEFAULT_BROKER
-    if name != str(ctx.broker.config.node_id) and not ctx.is_internal:
+    if name != str(ctx.broker.config.node_id) and not was_passed_on(ctx):
         raise InvalidRequest(f"this is broker {ctx.broker.config.node_id}; ask broker {name} itself")
     return name
 
@@ -142,13 +148,7 @@ def _check_logging_broker(ctx: Context, name: str) -> None:
         )
 
 
-Alterations = (
-    Sequence[IncrementalAlterConfigsRequest.AlterConfigsResource]
-    | Sequence[AlterConfigsRequest.AlterConfigsResource]
-)
-
-
-def _asked(resources: Alterations) -> Counter[tuple[int, str]]:
+def _asked(resources: Iterable[Resource]) -> Counter[tuple[int, str]]:
     """How often each resource is in a request."""
     return Counter((each.resource_type, each.resource_name) for each in resources)
 
@@ -158,13 +158,12 @@ def _check_once(asked: Counter[tuple[int, str]], resource_type: int, name: str) 
         raise InvalidRequest(f"the resource {name!r} is in the request more than once")
 
 
-def _check_brokers(ctx: Context, resources: Alterations, change: Callable[[Any], Change]) -> None:
-    """Raise if a request is about another broker than this one, or asks of this one what it cannot take."""
+def _check_broker(ctx: Context, resource: Resource, change: Callable[[Any], Change]) -> None:
+    """Raise if a resource is another broker than this one, or asks of this one what it cannot take."""
     config = ctx.broker.config
-    for resource in resources:
-        if resource.resource_type == BROKER and _broker_name(ctx, resource.resource_name) != DEFAULT_BROKER:
-            before = config.layers[0].texts
-            config.check_change(before, change(resource)(before, BROKER_KEYS))
+    if resource.resource_type == BROKER and _broker_name(ctx, resource.resource_name) != DEFAULT_BROKER:
+        before = config.layers[0].texts
+        config.check_change(before, change(resource)(before, BROKER_KEYS))
 
 
 def _described(config: Described, with_synonyms: bool, with_documentation: bool) -> ConfigEntry:
@@ -191,52 +190,17 @@ def _described(config: Described, with_synonyms: bool, with_documentation: bool)
 async def incremental_alter_configs(
     ctx: Context, req: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
-    """v1 flexible. Set, delete, append and subtract, all of a resource or none (KIP-339).
+    """v1 flexible. Set, delete, append and subtract, all of a resource or none (KIP-339)."""
 
-    Levels of loggers are this broker's own affair; the controller hears of the rest only.
-    """
-
-    def change(resource: IncrementalAlterConfigsRequest.AlterConfigsResource) -> Change:
+    def change(resource: IncrementalResource) -> Change:
         ops = _ops(resource)
         return lambda texts, keys: altered(texts, ops, keys, ctx.broker.config)
 
-    of_loggers = [each for each in req.resources if each.resource_type == BROKER_LOGGER]
-    if not of_loggers:
-        return await _answer(ctx, req, IncrementalAlterConfigsResponse, change)
-    told = _alter_loggers(ctx, of_loggers, req.validate_only)
-    req.resources = [each for each in req.resources if each.resource_type != BROKER_LOGGER]
-    if not req.resources:
-        return IncrementalAlterConfigsResponse(responses=told)
-    answer = await _answer(ctx, req, IncrementalAlterConfigsResponse, change)
-    answer.responses.extend(told)
-    return answer
+    return await _answer(ctx, req, IncrementalAlterConfigsResponse, change)
 
 
-def _ops(resource: IncrementalAlterConfigsRequest.AlterConfigsResource) -> list[AlterOp]:
+def _ops(resource: IncrementalResource) -> list[AlterOp]:
     return [AlterOp(config.name, config.config_operation, config.value) for config in resource.configs]
-
-
-def _alter_loggers(
-    ctx: Context,
-    resources: Sequence[IncrementalAlterConfigsRequest.AlterConfigsResource],
-    validate_only: bool,
-) -> list[IncrementalAlterConfigsResponse.AlterConfigsResourceResponse]:
-    told = []
-    asked = _asked(resources)
-    for resource in resources:
-        kind, name = resource.resource_type, resource.resource_name
-        result = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
-            error_code=0, error_message="", resource_type=kind, resource_name=name
-        )
-        told.append(result)
-        try:
-            _check_once(asked, kind, name)
-            _check_logging_broker(ctx, name)
-            alter_log_levels(_ops(resource), validate_only=validate_only)
-        except KafkaError as error:
-            result.error_code = error.code
-            result.error_message = error.message
-    return told
 
 
 @handles(AlterConfigsRequest, large_bytes=LONG_LIST_BYTES)
@@ -260,21 +224,16 @@ async def _answer(
     response: type[Alteration],
     change: Callable[[Any], Change],
 ) -> Alteration:
-    """What became of each resource, by the change that `change` makes of it.
+    """What became of each resource, by the change that `change` makes of it; in the order of the request.
 
-    Clients send this to any broker, so one that is not the controller passes it on.
+    Clients send this to any broker, so one that is not the controller passes on what is left to alter once
+    it has refused what it must. Levels of loggers are this broker's own affair; the controller never hears
+    of them.
     """
-    refusal: KafkaError | None = None
-    if not ctx.broker.controller.is_active and not ctx.is_internal:
-        try:
-            _check_brokers(ctx, req.resources, change)
-            passed = await passed_on(ctx, req, response)
-            if passed is not None:
-                return passed
-        except KafkaError as error:
-            refusal = error
+    passes_on = not ctx.broker.controller.is_active and not was_passed_on(ctx)
     answer, pauses = response(responses=[]), Pauses()
     asked = _asked(req.resources)
+    left: list[tuple[Any, Any]] = []
     for resource in req.resources:
         if pauses.is_due:
             await pauses.take()
@@ -284,14 +243,58 @@ async def _answer(
         )
         answer.responses.append(result)
         try:
-            if refusal is not None:
-                raise refusal
             _check_once(asked, kind, name)
-            await _alter(ctx, kind, name, change(resource), req.validate_only)
+            if kind == BROKER_LOGGER and isinstance(resource, IncrementalResource):
+                _check_logging_broker(ctx, name)
+                alter_log_levels(_ops(resource), validate_only=req.validate_only)
+            else:
+                if passes_on:
+                    _check_broker(ctx, resource, change)
+                left.append((resource, result))
         except KafkaError as error:
-            result.error_code = error.code
-            result.error_message = error.message
+            _refuse(result, error)
+    if passes_on and left and await _are_passed_on(ctx, req, left, response):
+        return answer
+    for resource, result in left:
+        if pauses.is_due:
+            await pauses.take()
+        try:
+            await _alter(
+                ctx, resource.resource_type, resource.resource_name, change(resource), req.validate_only
+            )
+        except KafkaError as error:
+            _refuse(result, error)
     return answer
+
+
+async def _are_passed_on(
+    ctx: Context,
+    req: IncrementalAlterConfigsRequest | AlterConfigsRequest,
+    left: list[tuple[Any, Any]],
+    response: type[Alteration],
+) -> bool:
+    """Whether these resources have their results from the controller; else they are this broker's to alter.
+
+    One that was reached and did not answer is such a result too: none is altered a second time here.
+    """
+    req.resources = [resource for resource, _ in left]
+    try:
+        passed = await passed_on(ctx, req, response)
+    except KafkaError as error:
+        for _, result in left:
+            _refuse(result, error)
+        return True
+    if passed is None:
+        return False
+    for (_, result), told in zip(left, passed.responses, strict=True):
+        result.error_code = told.error_code
+        result.error_message = told.error_message
+    return True
+
+
+def _refuse(result: Result, error: KafkaError) -> None:
+    result.error_code = error.code
+    result.error_message = error.message
 
 
 async def _alter(ctx: Context, resource_type: int, name: str, change: Change, validate_only: bool) -> None:
