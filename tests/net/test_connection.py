@@ -6,7 +6,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -266,52 +266,6 @@ def test_buffers_of_all_connections_together_are_bounded() -> None:
                 assert await read_frame(reader) == payload
 
     asyncio.run(main())
-
-
-def test_frames_that_do_not_end_take_the_limit_and_one_frame_and_others_get_through(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Thirty clients send the most of a frame each and stop; who means it waits, and is served."""
-    monkeypatch.setattr("millstream.net.listener.SWEEP_SECONDS", 0.02)
-    monkeypatch.setattr("millstream.net.buffer_queue.STALLED_SECONDS", 0.1)
-    limit, frame = 1_000_000, 900_000
-    most = 0
-
-    async def hang(listener: Listener) -> None:
-        async with connected(listener) as (reader, writer):
-            writer.write(struct.pack(">i", frame) + bytes(frame - 1))
-            try:
-                await reader.read()
-            except ConnectionResetError:
-                pass
-
-    async def main() -> None:
-        nonlocal most
-
-        async def watch(listener: Listener) -> None:
-            nonlocal most
-            while True:
-                most = max(most, listener.buffered_bytes)
-                await asyncio.sleep(0.005)
-
-        async with serving(echo, Limits(max_buffered_bytes=limit)) as listener:
-            watching = asyncio.create_task(watch(listener))
-            hanging = [asyncio.create_task(hang(listener)) for _ in range(30)]
-            await eventually(lambda: listener.buffered_bytes >= limit)
-            payloads = [bytes([number]) * frame for number in range(3)]
-            async with AsyncExitStack() as stack:
-                good = [await stack.enter_async_context(connected(listener)) for _ in payloads]
-                for (_, writer), payload in zip(good, payloads, strict=True):
-                    writer.write(framed(payload))
-                async with asyncio.timeout(60):
-                    for (reader, _), payload in zip(good, payloads, strict=True):
-                        assert await read_frame(reader) == payload
-            for task in (watching, *hanging):
-                task.cancel()
-            await asyncio.gather(watching, *hanging, return_exceptions=True)
-
-    asyncio.run(main())
-    assert limit <= most <= limit + 2 * frame
 
 
 def test_an_idle_connection_gives_its_large_buffer_back() -> None:

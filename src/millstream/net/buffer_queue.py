@@ -1,9 +1,10 @@
 """Connections with half a frame that wait until there is room for the rest of it.
 
 While all room is taken, those that wait would wait for one another, since each keeps what has come of its
-frame. So one at a time may go on beyond the limit: all of them together take at most the limit and one frame.
-The next has its turn when the frame is whole, or when that one is closed: who stops in the midst of its turn,
-or takes too long for it, is.
+frame. So one at a time may go on beyond the limit: all buffers together take at most the limit and one frame.
+What the service keeps of whole frames is counted among them, but waits for no room. The next has its turn
+when the frame is whole, or when that one is closed: who stops in the midst of its turn, or takes too long for
+it, is. Only the time counts in which it keeps others waiting.
 """
 
 from __future__ import annotations
@@ -23,15 +24,17 @@ TURN_SECONDS = 60.0
 class BufferQueue:
     """Who waits, in the order in which they came, and whose turn it is."""
 
-    def __init__(self, has_room: Callable[[], bool]) -> None:
+    def __init__(self, has_room: Callable[[int], bool]) -> None:
         self._has_room = has_room
-        self._waiting: dict[Connection, None] = {}
+        self._waiting: dict[Connection, int] = {}
+        """The bytes that each waits for."""
         self._served: Connection | None = None
-        self._served_since = 0.0
+        self._awaited_since = 0.0
+        """Since when others have waited for the end of this turn; the last call, if none do."""
 
-    def add(self, connection: Connection) -> None:
-        """Tell the connection when it may go on."""
-        self._waiting[connection] = None
+    def add(self, connection: Connection, growth: int) -> None:
+        """Tell the connection when it may go on: there is room for so many bytes, or it is its turn."""
+        self._waiting[connection] = growth
 
     def leave(self, connection: Connection) -> None:
         """The connection is closed, or its frame is whole."""
@@ -40,27 +43,26 @@ class BufferQueue:
             self._served = None
 
     def proceed(self, now: float, moved_at: dict[Connection, float]) -> None:
-        """Let those who wait go on if there is room, else one of them. To be called each second.
+        """Let those go on for whom there is room, and one of the others. To be called each second.
 
         `moved_at`: when bytes of each connection came last.
         """
-        if not self._waiting:
-            return
+        for connection, growth in list(self._waiting.items()):
+            if self._has_room(growth):
+                self._waiting.pop(connection, None)
+                connection.buffer_room_came(may_exceed=False)
         served = self._served
-        if served is not None:
-            last = max(moved_at.get(served, now), self._served_since)
-            is_stalled = now - last >= STALLED_SECONDS
-            if is_stalled or now - self._served_since >= TURN_SECONDS:
-                self._served = None
+        if not self._waiting:
+            self._awaited_since = now
+        elif served is None:
+            self._served, self._awaited_since = next(iter(self._waiting)), now
+            del self._waiting[self._served]
+            self._served.buffer_room_came(may_exceed=True)
+        else:
+            last = max(moved_at.get(served, now), self._awaited_since)
+            if now - last >= STALLED_SECONDS or now - self._awaited_since >= TURN_SECONDS:
+                # It leaves when it is gone: until then it has its bytes.
                 served.refuse(
                     ProtocolError("the rest of its request does not come, and others wait for room")
                 )
                 served.transport.abort()
-        if self._has_room():
-            waiting, self._waiting = self._waiting, {}
-            for connection in waiting:
-                connection.buffer_room_came(may_exceed=False)
-        elif self._served is None:
-            self._served, self._served_since = next(iter(self._waiting)), now
-            del self._waiting[self._served]
-            self._served.buffer_room_came(may_exceed=True)

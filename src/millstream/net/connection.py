@@ -267,6 +267,7 @@ class Connection(asyncio.BufferedProtocol):
         Whose turn it is may finish its frame whatever it takes.
         """
         if self._is_closing:
+            self._listener.buffer_queue.leave(self)
             return
         self._lacks_room = False
         self._may_exceed = may_exceed
@@ -379,9 +380,11 @@ class Connection(asyncio.BufferedProtocol):
         if start == end:
             self._start = self._end = 0
             self._read_to = len(self._buffer)
-            if self._is_busy and self._read_to < BUSY_BUFFER_BYTES and self._listener.has_buffer_room():
+            if self._is_busy and self._read_to < BUSY_BUFFER_BYTES:
                 # More came than there was room for: fewer, larger reads cost less.
-                self._replace_buffer(min(4 * self._read_to, BUSY_BUFFER_BYTES))
+                size = min(4 * self._read_to, BUSY_BUFFER_BYTES)
+                if self._listener.has_buffer_room(size - self._read_to):
+                    self._replace_buffer(size)
             return
         left = end - start
         if self._is_held():
@@ -395,19 +398,30 @@ class Connection(asyncio.BufferedProtocol):
                 # Grow with what has really arrived, so that a lie about the size costs little.
                 size = min(needed, max(2 * len(self._buffer), 4 * left))
                 if left * 2 >= len(self._buffer) or start:
-                    if not (self._may_exceed or self._listener.has_buffer_room()):
-                        self._pause_reading()
-                        self._lacks_room = True
-                        self._listener.buffer_queue.add(self)
+                    growth = size - len(self._buffer)
+                    if not (self._may_exceed or self._listener.has_buffer_room(growth)):
+                        self._wait_for_room(growth)
                         return
                     self._replace_buffer(size)
             else:
-                self._view[:left] = self._buffer[start:end]
-                self._start, self._end = 0, left
+                self._move_to_front()
         # A frame larger than the busy buffer is read to its end and not beyond, so that the next
         # one starts at the front and nothing has to be moved.
         in_buffer = min(len(self._buffer), self._start + needed)
         self._read_to = in_buffer if needed > BUSY_BUFFER_BYTES else len(self._buffer)
+
+    def _wait_for_room(self, growth: int) -> None:
+        """What waits is at the front: so `_start` says, once it may exceed, that the frame is finished."""
+        if self._start:
+            self._move_to_front()
+        self._pause_reading()
+        self._lacks_room = True
+        self._listener.buffer_queue.add(self, growth)
+
+    def _move_to_front(self) -> None:
+        left = self._end - self._start
+        self._view[:left] = self._buffer[self._start : self._end]
+        self._start, self._end = 0, left
 
     def _frame_finished(self) -> None:
         """The frame is whole that went beyond the limit: what it took is given back, and others go on."""

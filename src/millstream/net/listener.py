@@ -175,9 +175,9 @@ class Listener:
         if self._silence_on_peers.is_over(connection.peer):
             log.warning("closing the connection of %s: %s", connection.peer, error)
 
-    def has_buffer_room(self) -> bool:
-        """Whether connections may still grow their buffers."""
-        return self.buffered_bytes < self.limits.max_buffered_bytes
+    def has_buffer_room(self, growth: int) -> bool:
+        """Whether a connection may grow its buffer by so many bytes."""
+        return self.buffered_bytes + growth <= self.limits.max_buffered_bytes
 
     # Inside
 
