@@ -41,7 +41,10 @@ def test_silence_is_counted_in_rounds() -> None:
         assert presence.cut_off_rounds == max(rounds - 1, 0)
         presence.next_round(epochs)
     assert (presence.silent, presence.cut_off_rounds, presence.is_in_touch) == ({2: 20, 3: 31}, 2, False)
-    presence.next_round({1: 10, 2: 20})
+    presence.heard(2)
+    assert not presence.is_cut_off
+    for _ in range(3):
+        presence.next_round({1: 10, 2: 20})
     assert (presence.silent, presence.cut_off_rounds) == ({2: 20}, 0)  # of two, either may be
 
 

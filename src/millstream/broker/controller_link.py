@@ -43,9 +43,9 @@ class ControllerLink:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    async def ask(self, request: Request, answer: type[R], timeout_ms: float) -> R:
+    async def ask(self, request: Request, answer: type[R], timeout_ms: float, purpose: str = PURPOSE) -> R:
         """Send a request to another broker that is the controller."""
-        return await self._broker.peers.request(self._controller_id, PURPOSE, request, answer, timeout_ms)
+        return await self._broker.peers.request(self._controller_id, purpose, request, answer, timeout_ms)
 
     @property
     def _controller_id(self) -> int:
@@ -72,14 +72,12 @@ class ControllerLink:
                 pass
             else:
                 try:
-                    response = await broker.peers.request(controller_id, PASSING, request, answer, timeout_ms)
+                    return await broker.peers.request(controller_id, PASSING, request, answer, timeout_ms)
                 except KafkaError as error:
                     log.info("broker %d did not answer what was passed on to it: %s", controller_id, error)
                     raise RequestTimedOut(
                         "the controller did not answer; look whether it was done before you ask again"
                     ) from error
-                if not _is_refused(response):
-                    return response
             if deadline.remaining_ms <= 0:
                 break
             await asyncio.sleep(RETRY_S)
@@ -95,7 +93,7 @@ class ControllerLink:
                 pass
             return await self._known(wanted.name)
         timeout_ms: int = broker.config["controller.socket.timeout.ms"]
-        response = await self.ask(_creation(wanted, timeout_ms), CreateTopicsResponse, timeout_ms)
+        response = await self.ask(_creation(wanted, timeout_ms), CreateTopicsResponse, timeout_ms, PASSING)
         (result,) = response.topics
         if result.error_code not in (0, TopicAlreadyExists.code):
             raise error_for(result.error_code)(result.error_message)
@@ -148,14 +146,6 @@ class ControllerLink:
         if response.error_code:
             raise error_for(response.error_code)(response.error_message)
         return response.remaining
-
-
-def _is_refused(response: Response) -> bool:
-    """Whether a broker says that it is not the controller, of all that it was asked for: nothing was done."""
-    code: int = getattr(response, "error_code", 0)
-    lists = [value for field in response.fields if isinstance(value := getattr(response, field.name), list)]
-    codes = [code] if code or not lists else [getattr(entry, "error_code", 0) for entry in lists[0]]
-    return bool(codes) and all(each == NotController.code for each in codes)
 
 
 def _creation(wanted: NewTopic, timeout_ms: int) -> CreateTopicsRequest:

@@ -149,6 +149,7 @@ class BrokerRequests:
         async def move() -> int:
             await self._check_broker(request.broker_id, request.broker_epoch)
             term = self._controller.term
+            term.presence.heard(request.broker_id)
             term.presence.forget(request.broker_id)  # else it would stay when it asks for news
             return await term.partitions.stop_broker(request.broker_id, request.broker_epoch)
 

@@ -179,9 +179,11 @@ class Controller:
             if await self._office.is_kept():
                 return
             self._resign("the registry does not say so any more")
-        if not self._is_member or await self._stands_back() or not await self._office.take():
+        if not self._is_member or await self._stands_back():
             return
         self._free_since = math.inf
+        if not await self._office.take():
+            return
         log.info("this broker is the controller, in epoch %d", self.epoch)
         self.term.feed.close()
         self.term = self._new_term()
@@ -200,9 +202,10 @@ class Controller:
             self._free_since = math.inf
             return False
         self._free_since = min(self._free_since, now)
-        if now - self._free_since >= STAND_BACK_S:
+        until = self._free_since + STAND_BACK_S
+        if now >= until:
             return False
-        loop.call_at(self._free_since + STAND_BACK_S, self._candidacy.wake)
+        loop.call_at(until, self._candidacy.wake)
         return True
 
     async def _read_everything(self) -> None:
@@ -336,7 +339,7 @@ class Controller:
     async def _step_back(self, term: Term) -> None:
         """In a turn: let a broker be the controller that the others can reach."""
         presence = term.presence
-        if self.term is not term or not presence.cut_off_rounds:
+        if self.term is not term or not presence.is_cut_off:
             return
         rounds = max(2 * self._patience_rounds, presence.max_rounds)
         self._patience_rounds = min(rounds, MAX_PATIENCE_ROUNDS)

@@ -17,7 +17,7 @@ class Presence:
         """`broker_id` is the controller's own; after `max_rounds` another one counts as silent."""
         self.max_rounds = max_rounds
         self.cut_off_rounds = 0
-        """For how many rounds fewer than half of the live brokers were heard of, this one among them."""
+        """For how many rounds this broker has been cut off."""
         self._broker_id = broker_id
         self._rounds: dict[int, tuple[int, int]] = {}  # broker → its epoch, and rounds since it was heard of
         self._noted: dict[int, int] = {}
@@ -38,8 +38,12 @@ class Presence:
                 self._rounds[broker_id] = (epoch, rounds + 1 if before == epoch else 1)
         self._noted = {id_: epoch for id_, epoch in self._noted.items() if epochs.get(id_) == epoch}
         self._passed += 1
-        is_cut_off = 2 * len(self.silent) > len(self._rounds) + 1
-        self.cut_off_rounds = self.cut_off_rounds + 1 if is_cut_off else 0
+        self.cut_off_rounds = self.cut_off_rounds + 1 if self.is_cut_off else 0
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether fewer than half of the live brokers are heard of, this one among them."""
+        return 2 * len(self.silent) > len(self._rounds) + 1
 
     @property
     def is_in_touch(self) -> bool:

@@ -54,7 +54,19 @@ async def create_topics(ctx: Context, req: CreateTopicsRequest) -> CreateTopicsR
 
     As in Kafka the partitions of all topics of a request together have a limit.
     """
-    passed = await passed_on(ctx, req, CreateTopicsResponse)
+    passed = await passed_on(
+        ctx,
+        req,
+        CreateTopicsResponse,
+        lambda error: CreateTopicsResponse(
+            topics=[
+                CreateTopicsResponse.CreatableTopicResult(
+                    name=topic.name, error_code=error.code, error_message=error.message
+                )
+                for topic in req.topics
+            ]
+        ),
+    )
     if passed is not None:
         return passed
     asked = Counter(topic.name for topic in req.topics)
@@ -125,7 +137,19 @@ async def delete_topics(ctx: Context, req: DeleteTopicsRequest) -> DeleteTopicsR
         topics = [state(name=name, topic_id=NO_UUID) for name in req.topic_names]
         req = DeleteTopicsRequest(topics=topics, timeout_ms=req.timeout_ms)
     wanted = [(topic.name, topic.topic_id) for topic in req.topics]
-    passed = await passed_on(ctx, req, DeleteTopicsResponse)
+    passed = await passed_on(
+        ctx,
+        req,
+        DeleteTopicsResponse,
+        lambda error: DeleteTopicsResponse(
+            responses=[
+                DeleteTopicsResponse.DeletableTopicResult(
+                    name=name, topic_id=topic_id, error_code=error.code, error_message=error.message
+                )
+                for name, topic_id in wanted
+            ]
+        ),
+    )
     if passed is not None:
         return passed
     asked = Counter(wanted)
@@ -157,7 +181,19 @@ async def delete_topics(ctx: Context, req: DeleteTopicsRequest) -> DeleteTopicsR
 @handles(CreatePartitionsRequest, large_bytes=LONG_LIST_BYTES)
 async def create_partitions(ctx: Context, req: CreatePartitionsRequest) -> CreatePartitionsResponse:
     """v2 flexible; v3 may be throttled (KIP-599). New partitions have a limit, as when topics are made."""
-    passed = await passed_on(ctx, req, CreatePartitionsResponse)
+    passed = await passed_on(
+        ctx,
+        req,
+        CreatePartitionsResponse,
+        lambda error: CreatePartitionsResponse(
+            results=[
+                CreatePartitionsResponse.CreatePartitionsTopicResult(
+                    name=topic.name, error_code=error.code, error_message=error.message
+                )
+                for topic in req.topics
+            ]
+        ),
+    )
     if passed is not None:
         return passed
     asked = Counter(topic.name for topic in req.topics)
