@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from millstream.broker.server import Broker
-from millstream.controller import controller, tree
+from millstream.controller import listening, tree
 from millstream.controller.presence import Presence
 from millstream.errors import NetworkException
 from millstream.protocol.messages import ControlledShutdownRequest
@@ -51,7 +51,7 @@ def test_silence_is_counted_in_rounds() -> None:
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers of these clusters count as silent after two short sessions, not after five seconds."""
-    monkeypatch.setattr(controller, "LEAST_SILENCE_S", 0.0)
+    monkeypatch.setattr(listening, "LEAST_SILENCE_S", 0.0)
 
 
 def part(brokers: Iterable[Broker], monkeypatch: pytest.MonkeyPatch, side: Callable[[int], object]) -> None:
@@ -135,7 +135,7 @@ def test_who_does_best_stays_in_office_and_goes_on_without_the_others(
     are_mute: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where nobody reaches the others, or these hang, another controller would do no better."""
-    monkeypatch.setattr(controller, "SILENT_SESSIONS", 1)
+    monkeypatch.setattr(listening, "SILENT_SESSIONS", 1)
 
     async def never() -> bool:
         return False

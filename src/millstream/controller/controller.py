@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
 from typing import TypeVar
 from uuid import UUID
@@ -26,8 +24,10 @@ from millstream.config.broker import BrokerConfig
 from millstream.controller import tree
 from millstream.controller.broker_requests import BrokerRequests
 from millstream.controller.candidacy import Candidacy
+from millstream.controller.listening import Listening, silent_rounds
 from millstream.controller.office import Office
 from millstream.controller.partition_changes import Outcome
+from millstream.controller.patience import Patience
 from millstream.controller.term import Term
 from millstream.controller.topic_changes import Alteration, OwnReplicas
 from millstream.controller.topics import NewTopic
@@ -47,18 +47,6 @@ APPLY_SECONDS = 2.0
 
 UPKEEP_SECONDS = 0.5
 """How often the controller looks for something that it could not do before."""
-SILENT_SESSIONS = 2
-"""After how many session time-outs a broker that asks for nothing counts as cut off.
-
-One that died has lost its session by then, also where ZooKeeper takes some of its ticks longer.
-"""
-LEAST_SILENCE_S = 5.0
-"""Brokers ask twice a second; an answer that is lost takes one and a half until they ask again."""
-STAND_BACK_S = 1.0
-"""For how long one who was cut off leaves a free office to others, who take it within milliseconds."""
-MAX_PATIENCE_ROUNDS = 600
-MEMORY_S = 600.0
-"""For how long it counts that the office was given up."""
 
 
 class Controller:
@@ -91,15 +79,12 @@ class Controller:
         self._reasons: dict[str, str] = {}
         """Why deletions could not be finished, as it was last logged."""
         self._next_balance = 0.0
-        self._patience_rounds = 0
-        """For how many rounds a controller that is cut off stays. It grows where nobody else did better."""
-        self._given_up_at = -math.inf
-        self._free_since = math.inf
+        self._patience = Patience()
+        self._listening = Listening(self, self._patience)
         self._upkeep: asyncio.Task[None] | None = None
         self._cancel_watch: Callable[[], None] = lambda: None
 
     def _new_term(self) -> Term:
-        silent_s = max(SILENT_SESSIONS * self._registry.session_timeout_s, LEAST_SILENCE_S)
         return Term(
             self._registry,
             self._office,
@@ -107,7 +92,7 @@ class Controller:
             self._config,
             self._random,
             self.unclean_elections,
-            math.ceil(silent_s / UPKEEP_SECONDS),
+            silent_rounds(self._registry.session_timeout_s, UPKEEP_SECONDS),
         )
 
     @property
@@ -169,6 +154,13 @@ class Controller:
         except RegistryError as error:
             log.info("the office was not given up: %s", error)
 
+    async def make_room(self) -> None:
+        """In a turn: let another broker be the controller, while this one goes on."""
+        try:
+            await self._office.give_up()
+        finally:
+            self._resign("")  # if it could not be given up, it is taken again
+
     async def _seek(self) -> None:
         """Take the office if it is free, after what was under way has ended."""
         await self._turns.take(self._begin)
@@ -181,7 +173,7 @@ class Controller:
             self._resign("the registry does not say so any more")
         if not self._is_member or await self._stands_back():
             return
-        self._free_since = math.inf
+        self._patience.sought()
         if not await self._office.take():
             return
         log.info("this broker is the controller, in epoch %d", self.epoch)
@@ -196,14 +188,11 @@ class Controller:
         """Whether others are to be the controller, if they can: this broker could not reach them."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        if now - self._given_up_at >= MEMORY_S:
+        if not self._patience.is_tried(now):
             return False
-        if await self._office.holder() not in (None, self.broker_id):
-            self._free_since = math.inf
-            return False
-        self._free_since = min(self._free_since, now)
-        until = self._free_since + STAND_BACK_S
-        if now >= until:
+        is_free = await self._office.holder() in (None, self.broker_id)
+        until = self._patience.seeks_at(now, is_free=is_free)
+        if until <= now:
             return False
         loop.call_at(until, self._candidacy.wake)
         return True
@@ -309,7 +298,8 @@ class Controller:
                     await self._look_at_unreadable()
                 if self._is_unsure or self._must_look:
                     await self.in_turn(_nothing)
-                await self._listen()
+                if self.is_active:
+                    await self._listening.next_round()
                 await self._balance()
             except KafkaError as error:
                 log.info("the controller tries again later: %s", error.message)
@@ -319,49 +309,6 @@ class Controller:
     async def _look_at_unreadable(self) -> None:
         if await self.in_turn(self.term.is_mended):
             self._is_unsure = True
-
-    async def _listen(self) -> None:
-        """Draw the consequences where brokers are alive, but cut off from this one."""
-        term = self.term
-        if not self.is_active:
-            return
-        presence = term.presence
-        presence.next_round(term.picture.epochs)
-        if presence.is_in_touch:
-            self._given_up_at = -math.inf
-        if asyncio.get_running_loop().time() - self._given_up_at >= MEMORY_S:
-            self._patience_rounds = 0
-        if presence.cut_off_rounds > self._patience_rounds:
-            await self.in_turn(partial(self._step_back, term))
-        elif presence.has_news:
-            await self.in_turn(partial(self._part_with_silent, term))
-
-    async def _step_back(self, term: Term) -> None:
-        """In a turn: let a broker be the controller that the others can reach."""
-        presence = term.presence
-        if self.term is not term or not presence.is_cut_off:
-            return
-        rounds = max(2 * self._patience_rounds, presence.max_rounds)
-        self._patience_rounds = min(rounds, MAX_PATIENCE_ROUNDS)
-        self._given_up_at = asyncio.get_running_loop().time()
-        log.warning(
-            "no longer the controller of epoch %d: nothing is heard of brokers %s, though they are alive",
-            self.epoch,
-            _listed(presence.silent),
-        )
-        try:
-            await self._office.give_up()
-        finally:
-            self._resign("")  # if it could not be given up, it is taken again
-
-    async def _part_with_silent(self, term: Term) -> None:
-        """In a turn: others lead what brokers lead that are cut off, and do not wait for them."""
-        silent = {id_: epoch for id_, epoch in term.presence.silent.items() if term.epoch_of(id_) == epoch}
-        if self.term is not term or not silent:
-            return
-        log.warning("brokers %s are alive, but ask for nothing: others lead what they lead", _listed(silent))
-        await term.partitions.stop_brokers(silent)
-        term.presence.note(silent)
 
     async def _balance(self) -> None:
         config, now = self._config, asyncio.get_running_loop().time()
@@ -469,10 +416,6 @@ class Controller:
                     log.warning("the topic %s could not be removed yet: %s", topic.name, error.message)
             else:
                 self._reasons.pop(topic.name, None)
-
-
-def _listed(brokers: Iterable[int]) -> str:
-    return ", ".join(map(str, sorted(brokers)))
 
 
 async def _nothing() -> None:
