@@ -232,3 +232,29 @@ def test_who_closes_while_it_waits_does_not_take_its_turn(by_hand: None) -> None
             closing_writer.transport.abort()
 
     asyncio.run(main())
+
+
+def test_who_finds_room_when_an_answer_goes_out_waits_no_more(by_hand: None) -> None:
+    async def main() -> None:
+        places: list[Place] = []
+
+        def first_later(connection: Connection, frame: memoryview) -> None:
+            if places:
+                echo(connection, frame)
+            else:
+                places.append(connection.reserve(is_alone=False))
+
+        async with (
+            serving(first_later, Limits(max_buffered_bytes=LIMIT)) as listener,
+            entered(listener) as ((reader, writer), connection),
+        ):
+            listener.buffered_bytes += LIMIT
+            writer.write(framed(b"small one") + HALF)
+            await waits(connection)
+            listener.buffered_bytes -= LIMIT
+            places[0].fill([framed(b"small one")])
+            writer.write(REST)
+            for payload in (b"small one", LARGE):
+                assert await read_frame(reader) == payload
+
+    asyncio.run(main())

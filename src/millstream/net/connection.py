@@ -403,6 +403,9 @@ class Connection(asyncio.BufferedProtocol):
                         self._wait_for_room(growth)
                         return
                     self._replace_buffer(size)
+                    if self._lacks_room:  # an answer went out meanwhile, and there is room again
+                        self._lacks_room = False
+                        self._listener.buffer_queue.leave(self)
             else:
                 self._move_to_front()
         # A frame larger than the busy buffer is read to its end and not beyond, so that the next
