@@ -29,7 +29,7 @@ class Damage:
         self._offset = offset
         inode = disk.inode(path)
         self._bad = bytes(byte ^ 0xA5 for byte in inode.data[position : position + LENGTH])
-        inode.pwrite(self._bad, position, disk.wall_ms())
+        inode.rot(self._bad, position)
 
     def __str__(self) -> str:
         return f"{self._path} at byte {self._position}, in the batch with offset {self._offset}"

@@ -38,6 +38,16 @@ class Inode:
         _write(self.data, offset, data)
         self.mtime_ms = now_ms
 
+    def rot(self, data: bytes, offset: int) -> None:
+        """Other bytes lie where these did, on the platter or on their way there: no power loss undoes that."""
+        _overlay(self.data, 0, data, offset)
+        _overlay(self._synced, 0, data, offset)
+        for place, (start, change) in enumerate(self._changes):
+            if change is not None:
+                changed = bytearray(change)
+                _overlay(changed, start, data, offset)
+                self._changes[place] = start, bytes(changed)
+
     def truncate(self, size: int, now_ms: int) -> None:
         self._changes.append((size, None))
         _truncate(self.data, size)
@@ -163,6 +173,13 @@ def _write(data: bytearray, offset: int, change: bytes) -> None:
     if offset > len(data):
         data.extend(bytes(offset - len(data)))
     data[offset : offset + len(change)] = change
+
+
+def _overlay(held: bytearray, start: int, data: bytes, offset: int) -> None:
+    """Change the part of `held`, which begins at `start`, where `data` lies from `offset` on."""
+    first, end = max(start, offset), min(start + len(held), offset + len(data))
+    if first < end:
+        held[first - start : end - start] = data[first - offset : end - offset]
 
 
 def _truncate(data: bytearray, size: int) -> None:

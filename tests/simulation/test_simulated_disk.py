@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from tests.simulation.disk import Mount, SimDisk
+from tests.simulation.files import Inode
 from tests.simulation.world import ProcessKilled, World
 
 
@@ -182,3 +183,15 @@ def test_remove_tree_and_list() -> None:
     with pytest.raises(FileNotFoundError):
         mount.open("/data/missing")
     assert disk.folders("/data") == []
+
+
+def test_what_rots_stays_so_after_a_power_loss() -> None:
+    for seed in range(50):
+        inode = Inode(0)
+        inode.append(b"a" * 10, 0)
+        inode.sync()
+        inode.append(b"b" * 10, 0)
+        inode.rot(b"xyz", 8)
+        assert bytes(inode.data) == b"a" * 8 + b"xyz" + b"b" * 9
+        inode.tear(Random(seed))
+        assert bytes(inode.data[:10]) == b"a" * 8 + b"xy"
