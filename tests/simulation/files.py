@@ -39,7 +39,7 @@ class Inode:
         self.mtime_ms = now_ms
 
     def rot(self, data: bytes, offset: int) -> None:
-        """Other bytes lie where these did, on the platter or on their way there: no power loss undoes that."""
+        """Other bytes lie where these did, also on the platter: no power loss undoes that."""
         _overlay(self.data, 0, data, offset)
         _overlay(self._synced, 0, data, offset)
         for place, (start, change) in enumerate(self._changes):
