@@ -93,6 +93,8 @@ class Node:
             if self.process is process:
                 self.host.end()
             self.down_until = self.world.now + self._random.uniform(0.1, 1.0)
+        except AssertionError as error:
+            self.world.fail(f"{self.name}: {error}")
         finally:
             self._is_starting = False
 

@@ -14,6 +14,7 @@ import pytest
 from millstream.config.log import LogConfig
 from millstream.model import TopicPartition
 from millstream.storage import log_list
+from millstream.storage.log_list import LogList
 from millstream.storage.os_disk import OsDisk
 from millstream.storage.store import Store
 from tests.storage.logs import OTHER_ID, PARTITION, TOPIC_ID, FaultyDisk, TestClock, World, append, batch
@@ -160,3 +161,19 @@ def test_the_file_does_not_grow_for_ever(world: World, monkeypatch: pytest.Monke
         assert len(path.read_text().splitlines()) <= 23
     store.close()
     assert world.store(boot_id="x").dirs.kept_all
+
+
+@pytest.mark.parametrize("torn", range(1, len(f"+{PARTITION}\n") + 1))
+def test_a_line_that_a_power_loss_tore_takes_no_other_with_it(tmp_path: Path, torn: int) -> None:
+    """Also where nothing but its end is gone: what comes next would be part of it."""
+    other = TopicPartition("u", 0)
+    before = LogList(OsDisk(), str(tmp_path))
+    before.add(other)
+    before.add(PARTITION)
+    path = tmp_path / LIST
+    os.truncate(path, path.stat().st_size - torn)
+    after = LogList(OsDisk(), str(tmp_path))
+    after.read()
+    after.begin({other, PARTITION})
+    after.remove(other)
+    assert list(LogList(OsDisk(), str(tmp_path)).read()) == [PARTITION]

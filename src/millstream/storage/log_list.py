@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 MAX_SPARE_LINES = 10_000
 """How many lines more than there are logs the file may have."""
+NOT_WHOLE = -1
 
 
 class LogList:
@@ -41,7 +42,8 @@ class LogList:
                 noted[line[1:]] = None
             else:
                 noted.pop(line[1:], None)
-        self._lines = len(lines)
+        is_torn = bool(data) and not data.endswith(b"\n")  # a line more would be taken for part of the last
+        self._lines = NOT_WHOLE if is_torn else len(lines)
         self._noted = {found for found in map(names.parse_folder, noted) if found is not None}
         return sorted(self._noted)
 
