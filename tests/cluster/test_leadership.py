@@ -25,15 +25,20 @@ class Case:
         for number in range(10):
             append(self.log, batch(b"%d" % number))
         self.alive: dict[int, int] = {2: 20, 3: 30}
+        self.stopping: set[int] = set()
         self.high_watermark = 8
         holder = Holder(
             1,
             self.world.clock,
             lambda: 1 << 20,
-            is_alive=lambda number, epoch: number in self.alive and self.alive[number] <= epoch,
+            is_there=self._is_there,
+            is_alive=lambda number, epoch: self._is_there(number, epoch) and number not in self.stopping,
         )
         self.leadership = Leadership(holder, self.log, PartitionState([1, 2, 3], isr, 1, 4, 7), 5)
         self.leadership.recount()
+
+    def _is_there(self, number: int, epoch: int) -> bool:
+        return number in self.alive and self.alive[number] <= epoch
 
     def pass_time(self, seconds: float) -> None:
         self.world.clock.ms += int(seconds * 1000)
@@ -123,6 +128,24 @@ def test_who_was_refused_counts_until_no_earlier_copy_of_the_proposal_can_let_it
     assert leadership.expand(case.high_watermark)
     leadership.accepted([1, 2], 8)
     assert leadership.committed(8, 10) == 10
+
+
+def test_records_are_deleted_where_a_broker_that_stops_is_still_in_sync(tmp_path: Path) -> None:
+    """It may be the next leader, if nobody could take it out of the ISR."""
+    case = Case(tmp_path, [1, 2])
+    leadership = case.leadership
+    for number in (2, 3):
+        leadership.fetched(case.follower(number), 10, 4, case.high_watermark)
+    assert leadership.low_watermark(6) == 4
+    leadership.fetched(case.follower(2), 10, 5, case.high_watermark)
+    case.stopping = {2, 3}
+    assert leadership.low_watermark(6) == 5
+    leadership.fetched(case.follower(2), 10, 6, case.high_watermark)
+    assert leadership.low_watermark(6) == 6
+    case.alive[2] = 21  # what it said in its earlier life does not count
+    assert leadership.low_watermark(6) == -1
+    del case.alive[2]
+    assert leadership.low_watermark(6) == 6
 
 
 def test_strangers_are_refused(tmp_path: Path) -> None:

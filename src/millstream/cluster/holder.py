@@ -18,7 +18,7 @@ def _always() -> bool:
     return True
 
 
-def _is_anyone_alive(_broker_id: int, _broker_epoch: int) -> bool:
+def _is_anyone_there(_broker_id: int, _broker_epoch: int) -> bool:
     return True
 
 
@@ -42,8 +42,10 @@ class Holder:
     """Asks the coordinators about transactional batches."""
     is_lease_held: Callable[[], bool] = _always
     """Whether this broker may still act as what the cluster believes it to be."""
-    is_alive: Callable[[int, int], bool] = _is_anyone_alive
+    is_there: Callable[[int, int], bool] = _is_anyone_there
     """Whether a broker of this id is in the cluster, and has no later broker epoch than this."""
+    is_alive: Callable[[int, int], bool] = _is_anyone_there
+    """The same of one that stays: it is not about to stop."""
     propose: Callable[[Partition], None] = _nobody_decides
     """Have the controller decide about the ISR that a partition's leader proposes."""
     max_lag_s: Callable[[], float] = _half_a_minute

@@ -340,14 +340,19 @@ class Leadership:
     def low_watermark(self, own_start: int) -> int:
         """Where the log starts on every replica whose broker is alive, UNKNOWN if one has not said so yet.
 
-        It may lead next, and what it said in an earlier life, or to another leader, does not count.
+        It may lead next, and what it said in an earlier life, or to another leader, does not count. One that
+        is about to stop will not, unless nobody could take it out of the ISR.
         """
-        is_alive = self._holder.is_alive
-        alive = [one for one in self.followers.values() if is_alive(one.replica_id, ANY_EPOCH)]
+        is_there, is_alive = self._holder.is_there, self._holder.is_alive
+        counted = [
+            one
+            for one in self.followers.values()
+            if (is_there if one.replica_id in self.isr else is_alive)(one.replica_id, ANY_EPOCH)
+        ]
         return min(
             (
-                one.start_offset if is_alive(one.replica_id, one.broker_epoch) else rules.UNKNOWN
-                for one in alive
+                one.start_offset if is_there(one.replica_id, one.broker_epoch) else rules.UNKNOWN
+                for one in counted
             ),
             default=own_start,
         )

@@ -83,6 +83,7 @@ class Replicas:
             lambda: config["max.decompressed.bytes"],
             admission,
             is_lease_held=is_lease_held,
+            is_there=self._is_there,
             is_alive=self._is_alive,
             max_lag_s=lambda: float(config["replica.lag.time.max.ms"]) / 1000,
             threads=threads or Threads(),
@@ -118,11 +119,13 @@ class Replicas:
         """The partitions of a topic that this broker holds, by number."""
         return self._topics.get(name, {})
 
+    def _is_there(self, broker_id: int, broker_epoch: int) -> bool:
+        found = None if self._metadata is None else self._metadata.brokers.get(broker_id)
+        return found is not None and found.epoch <= broker_epoch
+
     def _is_alive(self, broker_id: int, broker_epoch: int) -> bool:
-        if self._metadata is None:
-            return False
-        found = self._metadata.brokers.get(broker_id)
-        return found is not None and not found.is_stopping and found.epoch <= broker_epoch
+        found = None if self._metadata is None else self._metadata.brokers.get(broker_id)
+        return found is not None and found.epoch <= broker_epoch and not found.is_stopping
 
     # Finding
 
