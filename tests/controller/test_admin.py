@@ -346,7 +346,7 @@ def test_replacements_are_judged_by_themselves_at_any_broker(run: Run) -> None:
 def test_what_is_refused_here_is_not_passed_on(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     passed: list[list[str]] = []
 
-    async def unanswered(_: ControllerLink, request: Request, __: type[Response]) -> None:
+    async def unanswered(_: ControllerLink, request: Request, *__: object, **___: object) -> None:
         assert isinstance(request, IncrementalAlterConfigsRequest)
         passed.append([each.resource_name for each in request.resources])
         raise RequestTimedOut
@@ -372,7 +372,7 @@ def test_what_is_refused_here_is_not_passed_on(run: Run, monkeypatch: pytest.Mon
 def test_without_a_controller_only_what_is_for_it_goes_undone(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def unreachable(*_: object) -> None:
+    async def unreachable(*_: object, **__: object) -> None:
         return None
 
     async def test(cluster: Cluster) -> None:

@@ -27,7 +27,15 @@ R = TypeVar("R", bound=Response)
 
 PURPOSE = "requests"
 PASSING = "passed-on"
-"""Has a link of its own: a controller answers one request of a link after another, and some take seconds."""
+"""How the names of links end by which is passed on what clients ask for.
+
+A controller answers one request of a link after another, and some take seconds: there is one under way on
+each, so that none is given up because of another, or waits behind one whose client has gone.
+"""
+CREATING = f"creating-{PASSING}"
+"""The link for topics that clients name, or that coordinators need."""
+LINES = [f"{number}-{PASSING}" for number in range(4)]
+LARGE_LINE = f"large-{PASSING}"
 STOP_SECONDS = 5.0
 """How long a broker that stops waits for others to take over what it leads."""
 STOP_PAUSE_S = 0.1
@@ -42,6 +50,11 @@ class ControllerLink:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._free_lines: asyncio.LifoQueue[str] = asyncio.LifoQueue()
+        for line in LINES:
+            self._free_lines.put_nowait(line)
+        self.is_passing_large = False
+        """Whether a large request is with the controller; in memory it becomes many times its size."""
 
     async def ask(self, request: Request, answer: type[R], timeout_ms: float, purpose: str = PURPOSE) -> R:
         """Send a request to another broker that is the controller."""
@@ -54,25 +67,48 @@ class ControllerLink:
             raise NotController("there is no controller at the moment")
         return controller_id
 
-    async def pass_on(self, request: Request, answer: type[R]) -> R | None:
+    async def pass_on(self, request: Request, answer: type[R], *, is_large: bool = False) -> R | None:
         """The controller's answer to a client's request; None if it is for this broker to answer: it is the
-        controller, or none can be reached.
+        controller, none can be reached, or others have all that may be passed on at once.
 
         One that is about to be elected is waited for. What was sent, and not answered, may have been done: it
-        is not sent again, and RequestTimedOut.
+        is not sent again, and RequestTimedOut. Of those that are large there is one at a time: the next may
+        come when it `is_passing_large` no more.
         """
-        broker = self._broker
-        timeout_ms: int = broker.config["controller.socket.timeout.ms"]
+        timeout_ms: int = self._broker.config["controller.socket.timeout.ms"]
         deadline = Deadline(min(timeout_ms, PATIENCE_MS))
+        if is_large:
+            self.is_passing_large = True
+            try:
+                return await self._pass_on(request, answer, LARGE_LINE, deadline, timeout_ms)
+            finally:
+                self.is_passing_large = False
+        try:
+            async with asyncio.timeout(deadline.remaining_ms / 1000):
+                line = await self._free_lines.get()
+        except TimeoutError:
+            return None
+        try:
+            return await self._pass_on(request, answer, line, deadline, timeout_ms)
+        finally:
+            self._free_lines.put_nowait(line)
+
+    async def _pass_on(
+        self, request: Request, answer: type[R], line: str, deadline: Deadline, timeout_ms: float
+    ) -> R | None:
+        broker = self._broker
         while not broker.controller.is_active and not broker.is_stopping:
             try:
                 controller_id = self._controller_id
-                await broker.peers.link(controller_id, PASSING).reach(deadline.remaining_ms)
+                await broker.peers.link(controller_id, line).reach(deadline.remaining_ms)
             except KafkaError:
                 pass
             else:
                 try:
-                    return await broker.peers.request(controller_id, PASSING, request, answer, timeout_ms)
+                    return await broker.peers.request(controller_id, line, request, answer, timeout_ms)
+                except asyncio.CancelledError:
+                    broker.peers.cut(controller_id, line)  # the controller need not go on, either
+                    raise
                 except KafkaError as error:
                     log.info("broker %d did not answer what was passed on to it: %s", controller_id, error)
                     raise RequestTimedOut(
@@ -93,7 +129,7 @@ class ControllerLink:
                 pass
             return await self._known(wanted.name)
         timeout_ms: int = broker.config["controller.socket.timeout.ms"]
-        response = await self.ask(_creation(wanted, timeout_ms), CreateTopicsResponse, timeout_ms, PASSING)
+        response = await self.ask(_creation(wanted, timeout_ms), CreateTopicsResponse, timeout_ms, CREATING)
         (result,) = response.topics
         if result.error_code not in (0, TopicAlreadyExists.code):
             raise error_for(result.error_code)(result.error_message)

@@ -172,6 +172,12 @@ class Peers:
             raise NetworkException("this broker is stopping")
         return await self.link(broker_id, purpose).request(request, answer, timeout_ms)
 
+    def cut(self, broker_id: int, purpose: str) -> None:
+        """Close a link, and with it what is under way there; the next use makes another."""
+        link = self._links.pop((broker_id, purpose), None)
+        if link is not None:
+            link.abort()
+
     def is_lost(self, broker_id: int) -> bool:
         """Whether a broker that this one copies from went away a moment ago.
 

@@ -23,11 +23,14 @@ async def passed_on(
     """
     if ctx.broker.controller.is_active or was_passed_on(ctx):
         return None
+    link, is_large = ctx.broker.controller_link, ctx.turn is not None
+    if is_large and link.is_passing_large:
+        return None
     if ctx.turn is not None:
         ctx.turn.release()
     passed: R | None
     try:
-        passed = await ctx.broker.controller_link.pass_on(request, answer)
+        passed = await link.pass_on(request, answer, is_large=is_large)
     except KafkaError as error:
         if refused is None:
             raise
