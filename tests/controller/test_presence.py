@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from millstream.broker import cluster_state
 from millstream.broker.server import Broker
+from millstream.cluster.metadata import Topic
 from millstream.controller import listening, tree
-from millstream.controller.presence import Presence
+from millstream.controller.presence import QUIET_ROUNDS, Presence
 from millstream.errors import NetworkException
 from millstream.protocol.messages import ControlledShutdownRequest
 from millstream.registry.contract import Operation, Unavailable
@@ -46,6 +48,33 @@ def test_silence_is_counted_in_rounds() -> None:
     for _ in range(3):
         presence.next_round({1: 10, 2: 20})
     assert (presence.silent, presence.cut_off_rounds) == ({2: 20}, 0)  # of two, either may be
+
+
+def test_nobody_is_parted_with_while_it_may_turn_out_that_the_controller_is_cut_off() -> None:
+    """No cut silences all the others in the same round."""
+    presence = Presence(1, max_rounds=QUIET_ROUNDS + 2)
+    epochs = {1: 10, 2: 20, 3: 30}
+    for _ in range(2):
+        presence.next_round(epochs)
+    presence.heard(3)
+    for _ in range(QUIET_ROUNDS):
+        presence.next_round(epochs)
+    assert (presence.silent, presence.is_in_doubt) == ({2: 20}, True)
+    presence.heard(3)
+    assert not presence.is_in_doubt
+    for _ in range(QUIET_ROUNDS + 1):
+        presence.next_round(epochs)
+    assert (presence.is_in_doubt, presence.is_cut_off) == (True, False)
+    presence.next_round(epochs)
+    assert (presence.is_in_doubt, presence.is_cut_off) == (False, True)
+
+
+def test_two_brokers_are_never_in_doubt() -> None:
+    presence = Presence(1, max_rounds=QUIET_ROUNDS + 2)
+    for _ in range(presence.max_rounds):
+        assert not presence.is_in_doubt
+        presence.next_round({1: 10, 2: 20})
+    assert (presence.silent, presence.is_in_doubt) == ({2: 20}, False)
 
 
 @pytest.fixture(autouse=True)
@@ -97,6 +126,71 @@ def test_a_broker_that_is_cut_off_from_the_others_is_replaced(
                 await asyncio.sleep(1)
                 assert [id_ for id_, each in cluster.brokers.items() if each.controller.is_active] == active
             await cluster.until_in_sync("t", cluster.brokers)
+
+    asyncio.run(main())
+
+
+def test_a_controller_whose_links_break_one_after_another_takes_nothing_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would have in its own hands, out of the others' reach, what one of them leads."""
+
+    async def main() -> None:
+        async with Cluster(tmp_path) as cluster:
+            head = await cluster.until_controller()
+            first = head.config.node_id
+            one, other = (id_ for id_ in cluster.brokers if id_ != first)
+            await cluster.create("t", assignment={0: [one, first]})
+            await cluster.until(lambda: cluster.states("t")[0].isr == [one, first])
+            presence = head.controller.term.presence
+            sides = {first: 0, one: 1, other: 0}
+            part(cluster.brokers.values(), monkeypatch, lambda broker_id: sides[broker_id])
+            await cluster.until(lambda: presence._rounds.get(one, (0, 0))[1] == 2)
+            sides[other] = 1
+            for each in (head, cluster.brokers[other]):
+                for link in list(each.peers._links.values()):
+                    link.abort()
+                each.peers._links.clear()
+            await cluster.until(lambda: cluster.states("t", one)[0].isr == [one])
+            assert cluster.states("t", one)[0].leader == one
+            assert cluster.states("t", one)[0].leader_epoch == cluster.states("t", first)[0].leader_epoch
+            assert active(cluster) != [first]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("gets_on", [True, False])
+def test_a_broker_that_takes_long_to_apply_what_it_is_told(
+    gets_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is there for as long as it gets on; one whose disk hangs is not."""
+    monkeypatch.setattr(cluster_state, "AT_WORK_S", 0.3)
+
+    async def main() -> None:
+        async with Cluster(tmp_path) as cluster:
+            head, broker = await cluster.until_controller(), cluster.follower
+            number, first = broker.config.node_id, head.config.node_id
+            await cluster.create("t", assignment={0: [number, first]})
+            await cluster.until(lambda: cluster.states("t")[0].leader == number)
+            before = cluster.states("t")[0]
+            apply, steps = broker.replicas.apply, 0
+
+            async def slowly(topic: Topic, indexes: Iterable[int], *, is_new: bool = True) -> None:
+                nonlocal steps
+                for index in indexes:
+                    await asyncio.sleep(0.4)
+                    steps += topic.name == "large"
+                    if gets_on:
+                        await apply(topic, [index], is_new=is_new)
+                await apply(topic, indexes, is_new=is_new)
+
+            monkeypatch.setattr(broker.replicas, "apply", slowly)
+            made = asyncio.ensure_future(cluster.create("large", 12))
+            await cluster.until(lambda: steps == 12)
+            found = head.controller.term.picture.topics["t"].partitions[0]
+            assert (found == before) is gets_on
+            await made
+            assert cluster.controller is head
 
     asyncio.run(main())
 

@@ -19,6 +19,7 @@ import msgspec
 from millstream.cluster.metadata import PartitionState, Topic, TopicChange
 from millstream.controller import tree
 from millstream.controller.answers import brokers_in, deleted_in, topics_in
+from millstream.controller.broker_requests import AT_WORK_MS
 from millstream.controller.reading import read_broker
 from millstream.errors import KafkaError, NotController, StaleControllerEpoch, error_for
 from millstream.protocol.messages import ClusterStateRequest, ClusterStateResponse
@@ -37,6 +38,10 @@ PAUSE_S = 0.02
 MAX_PAUSE_S = 0.5
 START_QUIET_S = 5.0
 """How often a start that waits says so."""
+AT_WORK_S = 2.0
+"""How often the controller hears that a long answer is still applied: it takes brokers for cut off that it
+does not hear of for five seconds or more.
+"""
 AGAIN_S = 3.0
 """How long after replicas could not be held that is tried again: a disk may have room by then."""
 
@@ -55,6 +60,8 @@ class ClusterState:
         """How often this broker began to ask anew."""
         self._heard_at = self._as_of = float("-inf")
         self._is_first = True
+        self._taken = 0
+        """How many topics of answers have been applied."""
         self.unreadable: set[str] = set()
         """Topics that the controller knows by name alone. What is held of them stays as it is."""
         self._undeleted: set[UUID] = set()
@@ -129,7 +136,7 @@ class ClusterState:
                     continue
                 if loop.time() - self._heard_at > SILENCE_S + MAX_WAIT_MS / 1000 and not response.is_full:
                     raise _Gap("it was silent for too long")
-                await self._apply(response)
+                await self._apply_in_touch(response)
                 self._heard_at = loop.time()
                 self._as_of = asked_at
                 if self._heard_at >= self._again_at:
@@ -181,6 +188,13 @@ class ClusterState:
             full=_named((each.topic_id, each.name.partition) for each in broker.replicas.full()),
             doubted=_doubted(broker.replicas.doubted()),
         )
+        response = await self._send(request)
+        if response.controller_epoch < metadata.controller_epoch:
+            raise StaleControllerEpoch(f"an answer of epoch {response.controller_epoch} is refused")
+        return response
+
+    async def _send(self, request: ClusterStateRequest) -> ClusterStateResponse:
+        broker = self._broker
         if broker.controller.is_active:
             response = await broker.controller.requests.poll(request)
         else:
@@ -192,8 +206,6 @@ class ClusterState:
             )
         if response.error_code:
             raise error_for(response.error_code)(response.error_message)
-        if response.controller_epoch < metadata.controller_epoch:
-            raise StaleControllerEpoch(f"an answer of epoch {response.controller_epoch} is refused")
         return response
 
     async def _locate(self) -> int:
@@ -217,6 +229,37 @@ class ClusterState:
 
     # Applying
 
+    async def _apply_in_touch(self, response: ClusterStateResponse) -> None:
+        """Apply an answer, and have the controller know that this is under way."""
+        at_work = asyncio.get_running_loop().create_task(self._say_at_work())
+        at_work.add_done_callback(_seen)
+        try:
+            await self._apply(response)
+        finally:
+            at_work.cancel()
+
+    async def _say_at_work(self) -> None:
+        """Tell the controller for as long as this gets on.
+
+        One that only waits for its disk may be taken for cut off.
+        """
+        broker = self._broker
+        while True:
+            before = self._taken, len(broker.replicas)
+            await asyncio.sleep(AT_WORK_S)
+            if (self._taken, len(broker.replicas)) == before:
+                continue
+            request = ClusterStateRequest(
+                broker_id=broker.config.node_id,
+                broker_epoch=broker.broker_epoch,
+                controller_epoch=broker.metadata.controller_epoch,
+                max_wait_ms=AT_WORK_MS,
+            )
+            try:
+                await self._send(request)
+            except (KafkaError, RegistryError) as error:
+                log.info("the controller cannot be told that its answer is still applied: %s", error)
+
     async def _apply(self, response: ClusterStateResponse) -> None:
         broker = self._broker
         metadata, replicas = broker.metadata, broker.replicas
@@ -236,6 +279,7 @@ class ClusterState:
         self._configure(response)
         for name, topic_id in deleted_in(response):
             await self._delete(name, topic_id)
+            self._taken += 1
             self._check_term(terms)
         if response.is_full:
             self._again_at = float("inf")
@@ -291,6 +335,7 @@ class ClusterState:
             self._again_at = min(self._again_at, asyncio.get_running_loop().time() + AGAIN_S)
         if known != topic:
             broker.metadata.put([topic])
+        self._taken += 1
 
     async def _delete(self, name: str, topic_id: UUID) -> None:
         broker = self._broker
@@ -338,6 +383,11 @@ class ClusterState:
             broker.cleaner.configure()
             for topic in broker.metadata.topics.values():
                 broker.replicas.configure(topic)
+
+
+def _seen(at_work: asyncio.Task[None]) -> None:
+    if not at_work.cancelled() and (failure := at_work.exception()):
+        log.error("the controller was no longer told that its answer is applied", exc_info=failure)
 
 
 def _by_topic(partitions: Iterable[Partition]) -> Iterator[tuple[UUID, list[Partition]]]:

@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 
 MAX_WAIT_MS = 500
 
+AT_WORK_MS = -1
+"""As the time to wait for news: the broker still applies what it was told, and only says that it is there."""
+
 
 class BrokerRequests:
     """Answers brokers on behalf of the controller."""
@@ -53,6 +56,8 @@ class BrokerRequests:
             await controller.in_turn(lambda: self._check_broker(broker_id, request.broker_epoch))
         self._refuse_stale(broker_id, request.broker_epoch)
         term.presence.heard(broker_id)
+        if request.max_wait_ms == AT_WORK_MS:
+            return ClusterStateResponse(controller_id=controller.broker_id, controller_epoch=term.epoch)
         if term.presence.is_noted(broker_id, request.broker_epoch):
             await self._note(request, lambda: self._is_back(broker_id, request.broker_epoch))
         failed = _replicas(request.failed)
@@ -125,6 +130,7 @@ class BrokerRequests:
         async def alter() -> list[PartitionState | KafkaError]:
             await self._check_broker(request.broker_id, request.broker_epoch)
             self._refuse_uninformed(request.broker_id, request.broker_epoch)
+            self._controller.term.presence.heard(request.broker_id)
             return await self._controller.term.partitions.alter(proposals)
 
         try:

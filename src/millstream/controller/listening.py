@@ -47,7 +47,7 @@ class Listening:
         self._patience.listened(presence, asyncio.get_running_loop().time())
         if self._patience.is_over(presence):
             await controller.in_turn(partial(self._make_room, term))
-        elif presence.has_news:
+        elif presence.has_news and not presence.is_in_doubt:
             await controller.in_turn(partial(self._part_with_silent, term))
 
     async def _make_room(self, term: Term) -> None:

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+QUIET_ROUNDS = 4
+"""After how many rounds a broker has missed its time to ask for news, and may turn out to be silent, too."""
+
 
 class Presence:
     """How many rounds ago each other broker was heard of, in one term."""
@@ -43,7 +46,20 @@ class Presence:
     @property
     def is_cut_off(self) -> bool:
         """Whether fewer than half of the live brokers are heard of, this one among them."""
-        return 2 * len(self.silent) > len(self._rounds) + 1
+        return self._is_cut_off_without(self.max_rounds)
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether this broker will be cut off if those that have just missed their time stay silent.
+
+        No cut silences all the others in the same round; the first of them would be taken for the one that is
+        cut off.
+        """
+        return not self.is_cut_off and self._is_cut_off_without(QUIET_ROUNDS)
+
+    def _is_cut_off_without(self, max_rounds: int) -> bool:
+        missed = sum(rounds >= max_rounds for _, rounds in self._rounds.values())
+        return 2 * missed > len(self._rounds) + 1
 
     @property
     def is_in_touch(self) -> bool:
