@@ -8,6 +8,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from uuid import UUID
 
 from millstream.clock import Clock
+from millstream.cluster.early_batches import EarlyBatches
 from millstream.cluster.fetchers import Fetchers
 from millstream.cluster.holder import Holder
 from millstream.cluster.isr import IsrChanges
@@ -23,6 +24,7 @@ from millstream.config.broker import BrokerConfig
 from millstream.config.log import LogConfig, log_config
 from millstream.errors import (
     FencedLeaderEpoch,
+    KafkaError,
     KafkaStorageError,
     NotLeaderOrFollower,
     UnknownLeaderEpoch,
@@ -32,6 +34,7 @@ from millstream.errors import (
 from millstream.metrics import Metrics, TopicCounters
 from millstream.model import TopicPartition
 from millstream.pauses import Pauses
+from millstream.protocol.types import Buffer
 from millstream.storage.log import Log
 from millstream.storage.store import Store
 from millstream.storage.threads import Threads
@@ -75,6 +78,7 @@ class Replicas:
         """How often the session was lost."""
         self._absent: set[Partition | None] = set()
         """Those whose log is in no log dir, though it should be."""
+        self._early = EarlyBatches(clock)
         self._unheld: set[tuple[UUID, int]] = set()
         """Those that are this broker's, by topic id and number, and of which it could not make the log."""
         self._holder = Holder(
@@ -172,6 +176,18 @@ class Replicas:
             if leader_epoch < partition.leader_epoch:
                 raise FencedLeaderEpoch
             raise UnknownLeaderEpoch
+
+    def not_written(self, topic: str | UUID, index: int, data: Buffer, error: KafkaError) -> None:
+        """A producer's batch was refused and will be sent again: those in flight behind it wait for it.
+
+        Also if the partition is not here: it may be by then.
+        """
+        name = self._names.get(topic) if isinstance(topic, UUID) else topic
+        partition = None if name is None else self.topic(name).get(index)
+        if partition is not None:
+            partition.not_written(data, error)
+        else:
+            self._early.note(topic, index, data, error)
 
     # What the cluster says
 
@@ -271,6 +287,8 @@ class Replicas:
         partition = Partition(
             name, topic.topic_id, opened, self._holder, counters, self._watermarks.pop(name, 0)
         )
+        for data, error in self._early.take(topic, index):
+            partition.not_written(data, error)
         if opened.failure is not None:
             partition.fail(KafkaStorageError(opened.failure))
             self._absent.add(partition)

@@ -149,12 +149,8 @@ def _expect_again(
     error: KafkaError,
 ) -> None:
     """A batch comes again, perhaps to this broker, which may lead by then, or have enough replicas."""
-    try:
-        partition = ctx.broker.replicas.topic(_name(ctx, topic)).get(index)
-    except KafkaError:
-        return
-    if partition is not None:
-        partition.not_written(records, error)
+    named = topic.topic_id if ctx.version >= IDS_SINCE else topic.name
+    ctx.broker.replicas.not_written(named, index, records, error)
 
 
 def _tell_leaders(ctx: Context, response: ProduceResponse) -> None:
