@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from millstream.net.connection import Connection, Place
+from millstream.net.connection import IDLE_BUFFER_BYTES, Connection, Place
 from millstream.net.listener import Limits, Listener
 from tests.net.test_connection import Streams, connected, echo, eventually, framed, read_frame, serving
 
@@ -183,6 +183,112 @@ def test_whose_turn_it_is_ends_when_it_keeps_others_waiting(by_hand: None, is_mo
                     await slow_reader.readexactly(1)
             listener.buffer_queue.proceed(last + 2, {})
             assert await read_frame(reader) == LARGE
+
+    asyncio.run(main())
+
+
+def test_the_next_has_its_turn_as_soon_as_a_frame_is_whole(by_hand: None) -> None:
+    """Else a listener whose room is taken serves one large request each second."""
+
+    async def main() -> None:
+        async with serving(echo, Limits(max_buffered_bytes=LIMIT)) as listener, AsyncExitStack() as stack:
+            listener.buffered_bytes += LIMIT
+            clients = [await stack.enter_async_context(entered(listener)) for _ in range(20)]
+            for (_, writer), connection in clients:
+                writer.write(framed(LARGE))
+                await waits(connection)
+            listener.buffer_queue.proceed(0.0, {})
+            for (reader, _), _ in clients:
+                assert await read_frame(reader) == LARGE
+            assert listener.buffered_bytes == LIMIT
+
+    asyncio.run(main())
+
+
+def test_who_cannot_take_its_turn_holds_up_nobody(by_hand: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with (
+            serving(echo, Limits(max_buffered_bytes=LIMIT)) as listener,
+            entered(listener) as ((poor_reader, poor_writer), poor),
+            entered(listener) as ((reader, writer), other),
+        ):
+            listener.buffered_bytes += LIMIT
+            for each, connection in (poor_writer, poor), (writer, other):
+                each.write(framed(LARGE))
+                await waits(connection)
+            real = Connection._replace_buffer
+
+            def short_of_memory(connection: Connection, size: int) -> None:
+                if connection is poor:
+                    raise MemoryError
+                real(connection, size)
+
+            monkeypatch.setattr(Connection, "_replace_buffer", short_of_memory)
+            listener.buffer_queue.proceed(0.0, {})
+            assert await read_frame(reader) == LARGE
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+                await read_frame(poor_reader)
+
+    asyncio.run(main())
+
+
+def test_a_busy_client_gives_the_room_back_that_it_does_not_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While others wait for it: its small requests never leave it idle, and its last large one is done."""
+    monkeypatch.setattr("millstream.net.listener.SWEEP_SECONDS", 0.02)
+    for module in "listener", "buffer_queue":
+        monkeypatch.setattr(f"millstream.net.{module}.STALLED_SECONDS", 3600.0)
+    limit = 130_000
+
+    async def main() -> None:
+        async with (
+            serving(echo, Limits(max_buffered_bytes=limit)) as listener,
+            entered(listener) as ((busy_reader, busy_writer), _),
+            entered(listener) as ((_, hanging_writer), hanging),
+            entered(listener) as ((reader, writer), _),
+        ):
+
+            async def be_busy() -> None:
+                while True:
+                    busy_writer.write(framed(b"small one"))
+                    assert await read_frame(busy_reader) == b"small one"
+
+            busy_writer.write(framed(bytes(limit)))
+            assert await read_frame(busy_reader) == bytes(limit)
+            task = asyncio.create_task(be_busy())
+            assert listener.buffered_bytes >= limit - IDLE_BUFFER_BYTES
+            hanging_writer.write(HALF)  # has the turn
+            await waits(hanging)
+            writer.write(framed(LARGE))
+            assert await read_frame(reader) == LARGE
+            assert not task.done()
+            task.cancel()
+
+    asyncio.run(main())
+
+
+def test_who_leaves_off_in_the_midst_of_a_request_is_closed_while_others_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also if it was let in by the limit, and so never had a turn; but not while nobody wants its room."""
+    monkeypatch.setattr("millstream.net.listener.SWEEP_SECONDS", 0.02)
+    monkeypatch.setattr("millstream.net.listener.STALLED_SECONDS", 0.2)
+    limit = len(LARGE) + IDLE_BUFFER_BYTES
+
+    async def main() -> None:
+        async with (
+            serving(echo, Limits(max_buffered_bytes=limit)) as listener,
+            entered(listener) as ((_, holding_writer), holding),
+            entered(listener) as ((_, writer), _),
+            entered(listener) as ((_, late_writer), _),
+        ):
+            holding_writer.write(framed(LARGE)[:-1])
+            await eventually(lambda: listener.buffered_bytes >= len(LARGE) - IDLE_BUFFER_BYTES)
+            await asyncio.sleep(0.5)
+            assert holding in listener.connections
+            for each in writer, late_writer:
+                each.write(framed(LARGE)[:-1])
+            await eventually(lambda: holding not in listener.connections)
+            assert listener.protocol_errors.value >= 1
 
     asyncio.run(main())
 

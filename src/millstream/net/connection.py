@@ -261,6 +261,16 @@ class Connection(asyncio.BufferedProtocol):
         if self._start == self._end and len(self._buffer) > IDLE_BUFFER_BYTES:
             self._replace_buffer(IDLE_BUFFER_BYTES)
 
+    @property
+    def leaves_off(self) -> bool:
+        """Whether a large buffer holds half a request, whose rest only the client holds back."""
+        return self._start != self._end and len(self._buffer) > IDLE_BUFFER_BYTES and not self._is_read_paused
+
+    def stalled(self) -> None:
+        """Close, since the client keeps others waiting for the room of a request that it does not finish."""
+        self.refuse(ProtocolError("the rest of its request does not come, and others wait for room"))
+        self.transport.abort()
+
     def buffer_room_came(self, *, may_exceed: bool) -> None:
         """Read on after waiting for other connections to give their buffers back.
 

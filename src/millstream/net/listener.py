@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from millstream.clock import Clock
 from millstream.errors import ProtocolError
 from millstream.metrics import Counter as CounterMetric
-from millstream.net.buffer_queue import BufferQueue
+from millstream.net.buffer_queue import STALLED_SECONDS, BufferQueue
 from millstream.net.connection import Connection
 from millstream.net.occupancy import Full, Occupancy, no_limit
 from millstream.net.silence import Silence
@@ -89,6 +89,8 @@ class Listener:
         self._silence_on_peers = Silence(clock)
         self._silence_on_limits = Silence(clock)
         self.buffer_queue = BufferQueue(self.has_buffer_room)
+        self._awaited_since = 0.0
+        """Since when some have waited for room; the last sweep, if none do."""
         self._servers: list[asyncio.Server] = []
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._is_stopping = False
@@ -196,16 +198,28 @@ class Listener:
                 connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, option, size)
 
     def _sweep(self) -> None:
-        """Close what has been idle for too long, and take large buffers back from what is idle now."""
+        """Close what has been idle for too long, and take large buffers back from what is idle now.
+
+        While others wait for room: also what is empty in the buffers of those that are not idle, and what
+        those hold who leave off in the midst of a request.
+        """
+        self._sweep_timer = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
         self.unsent.relieve(self)
         now = self._clock.monotonic()
         idle_since = self._idle_since
+        is_awaited = self.buffer_queue.is_awaited
+        if not is_awaited:
+            self._awaited_since = now
         for connection in list(self.connections):
             if connection.has_moved():
                 idle_since[connection] = now
+                if is_awaited:
+                    connection.shrink()
                 continue
             connection.shrink()
-            if now - idle_since.setdefault(connection, now) >= self.limits.max_idle_seconds:
+            since = idle_since.setdefault(connection, now)
+            if now - since >= self.limits.max_idle_seconds:
                 connection.transport.abort()
+            elif connection.leaves_off and now - max(since, self._awaited_since) >= STALLED_SECONDS:
+                connection.stalled()
         self.buffer_queue.proceed(now, idle_since)
-        self._sweep_timer = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
