@@ -339,6 +339,10 @@ def test_a_closed_log_takes_nothing_and_gives_nothing(world: World) -> None:
         append(log, batch(b"a"))
     with pytest.raises(NotLeaderOrFollower):  # deleted, or moved away: no disk has failed
         log.read(0, 100)
+    with pytest.raises(NotLeaderOrFollower):
+        log.offset_for_timestamp(NOW_MS)
+    with pytest.raises(NotLeaderOrFollower):
+        log.max_timestamp_offset()
     assert log.damage is None
     assert world.disk.open_count == 0
 

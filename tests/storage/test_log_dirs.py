@@ -157,6 +157,24 @@ def test_a_dir_that_is_not_in_its_place_any_more_has_failed(
     store.close()
 
 
+def test_a_dir_that_cannot_be_looked_at_for_want_of_memory_has_not_failed(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = world.store()
+    folder = store.dirs[0]
+
+    def overloaded() -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), folder.path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(folder, "check_place", overloaded)
+        store.dirs.look_after(folder.path)
+    assert not folder.has_failed
+    assert f"looking after {folder.path}" in caplog.text
+    store.create(PARTITION, TOPIC_ID, SMALL)
+    store.close()
+
+
 def test_a_dir_that_cannot_be_opened_is_left_out(world: World) -> None:
     Path(world.path, "a").write_bytes(b"not a folder")
     store = world.store(("a", "b"))

@@ -177,3 +177,34 @@ def test_a_line_that_a_power_loss_tore_takes_no_other_with_it(tmp_path: Path, to
     after.begin({other, PARTITION})
     after.remove(other)
     assert list(LogList(OsDisk(), str(tmp_path)).read()) == [PARTITION]
+
+
+def test_a_list_that_no_start_could_write_anew_is_not_believed_later(world: World) -> None:
+    """Its last line was torn: what is noted behind it would be taken for a part of that."""
+    other = TopicPartition("other", 0)
+    store = world.store(boot_id="x")
+    store.dirs.mark_boot()
+    path = Path(store.dirs[0].path) / LIST
+    store.create(PARTITION, TOPIC_ID, LogConfig(file_delete_delay_ms=0))
+    store.create(other, TOPIC_ID, LogConfig())
+    store.close(clean=False)
+    os.truncate(path, path.stat().st_size - 1)
+
+    real = OsDisk.replace_file
+
+    def full(disk: OsDisk, path: str, data: bytes) -> None:
+        if path.endswith(LIST):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        real(disk, path, data)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(OsDisk, "replace_file", full)
+        store = world.store(boot_id="x")
+    assert store.dirs[0].is_full
+    for each in (PARTITION, other):
+        store.delete(each)
+    store.sync_names()
+    store.close(clean=True)
+    store = world.store(boot_id="x")
+    assert (store.missed, store.dirs.kept_all) == ([], True)
+    store.close()

@@ -378,3 +378,11 @@ def test_transactions_survive_a_clean_restart(world: World) -> None:
     assert log.last_stable_offset(3) == 3
     log.close()
     assert world.open(is_clean=True).aborted_transactions(0, 3) == [(1, 0)]
+
+
+def test_what_is_refused_of_an_epoch_before_hides_nothing_of_a_later_one(log: Log) -> None:
+    """It was in flight when the producer began anew."""
+    refuse(log, 0, epoch=1)
+    refuse(log, 7)
+    with pytest.raises(NotLeaderOrFollower):
+        send(log, 1, epoch=1)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from millstream.errors import NotLeaderOrFollower
 from millstream.model import TopicPartition
 from millstream.protocol.batch import ControlMarker, encode_marker
 from millstream.storage.checkpoints import BadCheckpoint
@@ -219,3 +220,14 @@ def test_the_checkpoint_is_believed_whole_or_not_at_all(
     path.write_bytes(b"garbage")
     assert aborted(world) == ABORTED
     assert str(path) in caplog.text
+
+
+def test_of_a_log_that_was_closed_meanwhile_none_are_told(world: World) -> None:
+    """It was deleted, or moved away: no disk has failed."""
+    log = world.open()
+    write(log)
+    log.close()
+    log = world.open(is_clean=True, recovery_point=log.end_offset)  # nothing of them is in memory
+    log.close()
+    with pytest.raises(NotLeaderOrFollower):
+        log.aborted_transactions(0, log.end_offset)

@@ -382,8 +382,7 @@ class Log:
             except (OSError, KafkaStorageError) as error:
                 if self.is_changed_since(segments):
                     continue
-                if self.is_closed and isinstance(error, OSError) and error.errno == errno.EBADF:
-                    raise NotLeaderOrFollower(f"{self.partition} is not here any more") from error
+                self.check_open(error)
                 if isinstance(error, OtherEpoch):
                     if nowait:  # what is around it may not be in memory
                         raise BlockingIOError(errno.EAGAIN, "not in memory", str(self.partition)) from error
@@ -440,11 +439,17 @@ class Log:
             except OSError as error:
                 if self.is_changed_since(segments):
                     continue
+                self.check_open(error)
                 raise KafkaStorageError(f"reading {self.partition}: {error}") from error
             if start_offset < segments.first.base_offset:
                 raise OffsetOutOfRange(f"offset {start_offset} of {self.partition} was deleted meanwhile")
             if not self.is_changed_since(segments):
                 return found
+
+    def check_open(self, error: Exception) -> None:
+        """Raise what says so if a reader failed because the log was deleted, or moved away, meanwhile."""
+        if self.is_closed and isinstance(error, OSError) and error.errno in (errno.EBADF, errno.ENOENT):
+            raise NotLeaderOrFollower(f"{self.partition} is not here any more") from error
 
     def is_changed_since(self, segments: SegmentList) -> bool:
         """Whether the log's segments are others than these, which explains what makes no sense in them."""

@@ -153,7 +153,10 @@ class LogDirs:
             try:
                 folder.check_place()
             except OSError as error:
-                self.failed(folder, error)
+                if is_temporary(error):
+                    log.warning("looking after %s: %s", folder.path, error)
+                else:
+                    self.failed(folder, error)
                 continue
             if folder.is_full and folder.has_room():
                 folder.is_full = False

@@ -51,7 +51,12 @@ class LogList:
         """Note what there is, and nothing else."""
         if self._noted != partitions or self._lines != len(partitions):
             data = "".join(f"+{partition}\n" for partition in sorted(partitions))
-            self._disk.replace_file(self._path, data.encode())
+            try:
+                self._disk.replace_file(self._path, data.encode())
+            except OSError as error:
+                if is_temporary(error):
+                    self._forget()  # what a start found in it is not so, and would be taken for so later
+                raise
             self._noted, self._lines = set(partitions), len(partitions)
 
     def add(self, partition: TopicPartition) -> None:
@@ -70,12 +75,16 @@ class LogList:
             if not is_temporary(error):
                 raise
             log.warning("%s is given up until the next start: %s", self._path, error)
-            self._disk.remove(self._path)
-            self._noted.clear()
+            self._forget()
 
     def flush(self) -> None:
         """Make the notes durable."""
         fsync_file(self._disk, self._path)
+
+    def _forget(self) -> None:
+        if self._disk.exists(self._path):
+            self._disk.remove(self._path)
+        self._noted, self._lines = set(), 0
 
     def _append(self, line: str) -> None:
         if self._lines >= len(self._noted) + MAX_SPARE_LINES:

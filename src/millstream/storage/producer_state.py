@@ -233,8 +233,10 @@ class ProducerState:
         if producer_id == NONE or sequence == NONE or self._is_past(header):
             return
         known = self._refused.get(producer_id)
-        if known is not None and known.epoch == epoch and _is_behind(sequence, known.sequence):
-            return  # one before it was not written either
+        if known is not None and (
+            epoch < known.epoch or (epoch == known.epoch and _is_behind(sequence, known.sequence))
+        ):
+            return  # one before it was not written either, or the producer has begun anew
         if known is None and len(self._refused) >= MAX_REFUSED:
             del self._refused[next(iter(self._refused))]
         self._refused[producer_id] = _Refused(epoch, sequence, error.again())

@@ -79,6 +79,7 @@ def _look_again(log: Log, look: Callable[[SegmentList], FoundTimestamp | None]) 
             if not log.is_changed_since(segments):
                 if isinstance(error, KafkaStorageError):
                     raise
+                log.check_open(error)
                 raise KafkaStorageError(f"reading {log.partition}: {error}") from error
 
 
