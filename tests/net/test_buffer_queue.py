@@ -293,6 +293,42 @@ def test_who_leaves_off_in_the_midst_of_a_request_is_closed_while_others_wait(
     asyncio.run(main())
 
 
+def test_who_waited_for_its_turn_has_time_for_the_rest_of_its_request(
+    by_hand: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the broker did not read, its silence was not its own."""
+
+    async def main() -> None:
+        async with (
+            serving(echo, Limits(max_buffered_bytes=LIMIT)) as listener,
+            entered(listener) as ((_, first_writer), first),
+            entered(listener) as ((reader, writer), connection),
+            entered(listener) as ((_, last_writer), last),
+        ):
+            seconds = 0.0
+            monkeypatch.setattr(listener._clock, "monotonic", lambda: seconds)
+            listener.buffered_bytes += LIMIT
+            first_writer.write(HALF)
+            await waits(first)
+            listener._sweep()
+            writer.write(framed(LARGE)[:IDLE_BUFFER_BYTES])
+            await waits(connection)
+            last_writer.write(HALF)
+            await waits(last)
+            for seconds in map(float, range(1, 11)):
+                first_writer.write(b"s")
+                await eventually(lambda: first._is_active)
+                listener._sweep()
+            first_writer.write(REST[10:])
+            await eventually(lambda: connection.transport.is_reading())
+            for seconds in (10.5, 14.5):
+                listener._sweep()
+            writer.write(framed(LARGE)[IDLE_BUFFER_BYTES:])
+            assert await read_frame(reader) == LARGE
+
+    asyncio.run(main())
+
+
 def test_a_frame_larger_than_the_limit_gets_through() -> None:
     async def main() -> None:
         async with (

@@ -281,6 +281,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._lacks_room = False
         self._may_exceed = may_exceed
+        self._is_active = True  # while it waited, its silence was not its client's
         self._make_room()
         self._proceed()
 
