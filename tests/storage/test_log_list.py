@@ -179,8 +179,12 @@ def test_a_line_that_a_power_loss_tore_takes_no_other_with_it(tmp_path: Path, to
     assert list(LogList(OsDisk(), str(tmp_path)).read()) == [PARTITION]
 
 
-def test_a_list_that_no_start_could_write_anew_is_not_believed_later(world: World) -> None:
-    """Its last line was torn: what is noted behind it would be taken for a part of that."""
+@pytest.mark.parametrize("suffix", [LIST, ""])
+def test_a_list_that_no_start_could_write_anew_is_not_believed_later(world: World, suffix: str) -> None:
+    """Its last line was torn: what is noted behind it would be taken for a part of that.
+
+    On a disk that is really full no file beside it is written either.
+    """
     other = TopicPartition("other", 0)
     store = world.store(boot_id="x")
     store.dirs.mark_boot()
@@ -193,7 +197,7 @@ def test_a_list_that_no_start_could_write_anew_is_not_believed_later(world: Worl
     real = OsDisk.replace_file
 
     def full(disk: OsDisk, path: str, data: bytes) -> None:
-        if path.endswith(LIST):
+        if path.endswith(suffix):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
         real(disk, path, data)
 

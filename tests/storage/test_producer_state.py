@@ -386,3 +386,12 @@ def test_what_is_refused_of_an_epoch_before_hides_nothing_of_a_later_one(log: Lo
     refuse(log, 7)
     with pytest.raises(NotLeaderOrFollower):
         send(log, 1, epoch=1)
+
+
+def test_a_copied_batch_of_an_epoch_before_hides_nothing_that_was_refused_of_a_later_one(log: Log) -> None:
+    """A follower still copies what the producer wrote before it began anew, and will lead."""
+    send(log, 0)
+    refuse(log, 0, epoch=1)
+    send(log, 1)
+    with pytest.raises(NotLeaderOrFollower):
+        send(log, 1, epoch=1)

@@ -277,9 +277,10 @@ class ProducerState:
 
     def _forget_refused(self, header: BatchHeader) -> None:
         """Something of the producer is in the log now: also what was refused, or what comes after it?"""
-        refused = self._refused.get(header.producer_id)
+        refused, epoch = self._refused.get(header.producer_id), header.producer_epoch
         if refused is not None and (
-            refused.epoch != header.producer_epoch or not _is_behind(refused.sequence, header.last_sequence)
+            epoch > refused.epoch
+            or (epoch == refused.epoch and not _is_behind(refused.sequence, header.last_sequence))
         ):
             del self._refused[header.producer_id]
 

@@ -6,7 +6,7 @@ The loop creates and deletes logs; `remove_deleted` and `close`, and all of `che
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence, Set
 from random import Random
 from typing import Protocol
 from uuid import UUID
@@ -199,15 +199,22 @@ class Store:
             except OSError as error:
                 self.dirs.failed(loaded.folder, error)
         for folder, partitions, _, _ in self._loaded:
-            try:
-                if not folder.has_failed:
-                    folder.keep_offsets_of(lambda partitions=partitions: partitions)  # type: ignore[misc]
-                    if not folder.was_clean:
-                        self.checkpoints.write_dir(folder)  # indexes that recovery made anew are not durable
-                    folder.logs.begin({one.partition for one in self._logs_of(folder)})
-            except OSError as error:
-                self.dirs.not_written(folder, error)
+            # Without room none of these is written, and the list has to be given up then: each is tried.
+            for write in (self._begin_list, self._write_checkpoints):
+                try:
+                    if not folder.has_failed:
+                        write(folder, partitions)
+                except OSError as error:
+                    self.dirs.not_written(folder, error)
         self._loaded.clear()
+
+    def _begin_list(self, folder: LogDir, _: Set[TopicPartition]) -> None:
+        folder.logs.begin({one.partition for one in self._logs_of(folder)})
+
+    def _write_checkpoints(self, folder: LogDir, partitions: Set[TopicPartition]) -> None:
+        folder.keep_offsets_of(lambda: partitions)
+        if not folder.was_clean:
+            self.checkpoints.write_dir(folder)  # indexes that recovery made anew are not durable
 
     def _reach(self, partition: TopicPartition) -> int:
         """Where the log of a partition ends that reaches furthest; zero if there is none."""
