@@ -203,11 +203,11 @@ class BrokerConfig:
         judged = {
             name: text for name, text in after.items() if name not in refused or text != before.get(name)
         }
+        trial = copy(self)
         if is_default:
-            self.set_dynamic(default=judged)
+            trial.set_dynamic(default=judged)
         else:
-            self.set_dynamic(broker=judged)
-        self.set_dynamic(one, every)
+            trial.set_dynamic(broker=judged)
 
     def valid_part(
         self, broker: Mapping[str, str], default: Mapping[str, str]
