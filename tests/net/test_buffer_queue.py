@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
+from millstream.clock import SystemClock
 from millstream.net.connection import IDLE_BUFFER_BYTES, Connection, Place
 from millstream.net.listener import Limits, Listener
 from tests.net.test_connection import Streams, connected, echo, eventually, framed, read_frame, serving
@@ -50,6 +51,15 @@ class Level:
     def __set__(self, owner: object, value: int) -> None:
         self.now = value
         self.most = max(self.most, value)
+
+
+class Seconds(SystemClock):
+    """Stands still until it is moved."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
 
 
 def test_frames_that_do_not_end_take_the_limit_and_one_frame_and_others_get_through(
@@ -305,8 +315,8 @@ def test_who_waited_for_its_turn_has_time_for_the_rest_of_its_request(
             entered(listener) as ((reader, writer), connection),
             entered(listener) as ((_, last_writer), last),
         ):
-            seconds = 0.0
-            monkeypatch.setattr(listener._clock, "monotonic", lambda: seconds)
+            clock = Seconds()
+            monkeypatch.setattr(listener, "_clock", clock)
             listener.buffered_bytes += LIMIT
             first_writer.write(HALF)
             await waits(first)
@@ -315,13 +325,13 @@ def test_who_waited_for_its_turn_has_time_for_the_rest_of_its_request(
             await waits(connection)
             last_writer.write(HALF)
             await waits(last)
-            for seconds in map(float, range(1, 11)):
+            for clock.now in range(1, 11):
                 first_writer.write(b"s")
                 await eventually(lambda: first._is_active)
                 listener._sweep()
             first_writer.write(REST[10:])
             await eventually(lambda: connection.transport.is_reading())
-            for seconds in (10.5, 14.5):
+            for clock.now in (10.5, 14.5):
                 listener._sweep()
             writer.write(framed(LARGE)[IDLE_BUFFER_BYTES:])
             assert await read_frame(reader) == LARGE
