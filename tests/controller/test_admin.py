@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import pytest
 
 from millstream.broker.controller_link import ControllerLink
 from millstream.broker.server import PEER_LISTENER, Broker
 from millstream.client.connection import Connection, connect
-from millstream.client.deadline import Deadline
+from millstream.deadline import Deadline
 from millstream.errors import (
     ElectionNotNeeded,
     InvalidConfig,
@@ -240,6 +240,30 @@ def test_without_a_controller_clients_are_told_so(run: Run, monkeypatch: pytest.
     run(test)
 
 
+def test_of_elections_the_controller_did_not_answer_every_version_can_tell(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(cluster: Cluster) -> None:
+        broker = cluster.follower
+
+        async def lost(*_: object) -> NoReturn:
+            raise NetworkException("the connection is closed")
+
+        monkeypatch.setattr(broker.peers, "request", lost)
+        elect = ElectLeadersRequest(
+            topic_partitions=[ElectLeadersRequest.TopicPartitions(topic="t", partitions=[0, 1])]
+        )
+        for version, expected in ((0, [RequestTimedOut.code] * 2), (2, [])):
+            answer = await ask(broker, elect, ElectLeadersResponse, version)
+            codes = [
+                one.error_code for each in answer.replica_election_results for one in each.partition_result
+            ]
+            assert codes == expected
+            assert answer.error_code == (0 if expected else RequestTimedOut.code)
+
+    run(test)
+
+
 def test_a_broker_judges_its_own_settings_before_it_passes_them_on(run: Run) -> None:
     async def test(cluster: Cluster) -> None:
         for broker in (cluster.controller, cluster.follower):
@@ -258,6 +282,26 @@ def test_a_broker_judges_its_own_settings_before_it_passes_them_on(run: Run) -> 
                 refused = await ask(broker, request, IncrementalAlterConfigsResponse)
                 assert [each.error_code for each in refused.responses] == [InvalidConfig.code]
             assert not broker.config.layers[0].texts
+
+    run(test)
+
+
+def test_a_brokers_own_list_is_what_it_adds_to_at_any_broker(run: Run) -> None:
+    """The controller's may be another, if it is not set but in files."""
+    key = "log.cleanup.policy"
+
+    async def test(cluster: Cluster) -> None:
+        number = cluster.follower.config.node_id
+        await cluster.stop(number)
+        broker = await cluster.start(number, {key: "compact"})
+        assert cluster.controller.config[key] == ("delete",)
+        for operation, held in ((2, ("compact", "delete")), (3, ("compact",)), (2, ("compact", "delete"))):
+            (resource,) = resources((BROKER, str(number), key, "delete"))
+            resource.configs[0].config_operation = operation
+            request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+            answer = await ask(broker, request, IncrementalAlterConfigsResponse)
+            assert [each.error_code for each in answer.responses] == [0]
+            await cluster.until(lambda held=held: broker.config[key] == held)  # type: ignore[misc]
 
     run(test)
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from millstream.broker.handlers.passing_on import passed_on, was_passed_on
 from millstream.broker.log_levels import alter_log_levels, log_levels
 from millstream.broker.router import LONG_LIST_BYTES, Context, handles
-from millstream.config.alter import AlterOp, altered
+from millstream.config.alter import AlterOp, Op, altered
 from millstream.config.broker_keys import BROKER_KEYS
 from millstream.config.describe import Described, describe_broker, describe_topic
 from millstream.config.group import GROUP_CONFIG_KEYS, describe_group
@@ -159,11 +159,21 @@ def _check_once(asked: Counter[tuple[int, str]], resource_type: int, name: str) 
 
 
 def _check_broker(ctx: Context, resource: Resource, change: Callable[[Any], Change]) -> None:
-    """Raise if a resource is another broker than this one, or asks of this one what it cannot take."""
+    """Raise if a resource is another broker than this one, or asks of this one what it cannot take.
+
+    What is added to its lists, or taken from them, becomes what they are then, if they have not been set so
+    before: the controller would begin with its own.
+    """
     config = ctx.broker.config
-    if resource.resource_type == BROKER and _broker_name(ctx, resource.resource_name) != DEFAULT_BROKER:
-        before = config.layers[0].texts
-        config.check_change(before, change(resource)(before, BROKER_KEYS))
+    if resource.resource_type != BROKER or _broker_name(ctx, resource.resource_name) == DEFAULT_BROKER:
+        return
+    before = config.layers[0].texts
+    after = change(resource)(before, BROKER_KEYS)
+    config.check_change(before, after)
+    if isinstance(resource, IncrementalResource):
+        for each in resource.configs:
+            if each.config_operation in (Op.APPEND, Op.SUBTRACT) and each.name not in before:
+                each.config_operation, each.value = Op.SET, after[each.name]
 
 
 def _described(config: Described, with_synonyms: bool, with_documentation: bool) -> ConfigEntry:

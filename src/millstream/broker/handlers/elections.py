@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from functools import partial
+
 from millstream.broker.handlers.passing_on import passed_on
 from millstream.broker.router import Context, handles
 from millstream.controller.partition_changes import Outcome
@@ -21,31 +24,49 @@ async def elect_leaders(ctx: Context, req: ElectLeadersRequest) -> ElectLeadersR
     """v1 unclean elections (KIP-460); v2 flexible. Null is for all partitions: those that need no
     election are left out then.
     """
-    passed = await passed_on(ctx, req, ElectLeadersResponse)
+    wanted = _named(req)
+    refused = partial(_refused, wanted) if ctx.version == 0 else None
+    passed = await passed_on(ctx, req, ElectLeadersResponse, refused)
     if passed is not None and (ctx.version > 0 or not passed.error_code):
         return passed
     if req.election_type not in (PREFERRED, UNCLEAN):
         raise InvalidRequest(f"there is no election of type {req.election_type}; 0 and 1 there are")
-    wanted: list[TopicPartition] | None = None
-    if req.topic_partitions is not None:
-        if sum(len(topic.partitions) for topic in req.topic_partitions) > MAX_NAMED:
-            raise InvalidRequest(f"a request names at most {MAX_NAMED} partitions")
-        wanted = [
-            TopicPartition(topic.topic, partition)
-            for topic in req.topic_partitions
-            for partition in topic.partitions
-        ]
-    outcomes: dict[TopicPartition, Outcome]
     try:
         outcomes = await ctx.broker.controller.elect(wanted, is_unclean=req.election_type == UNCLEAN)
     except KafkaError as refusal:
-        if ctx.version > 0:
+        if refused is None:
             raise
-        outcomes = dict.fromkeys(wanted or (), refusal)  # version 0 has no place for an error of all
+        return refused(refusal)
+    if wanted is None:
+        outcomes = {
+            place: error
+            for place, error in outcomes.items()
+            if error is None or error.code != ElectionNotNeeded.code
+        }
+    return _answer(outcomes)
+
+
+def _named(req: ElectLeadersRequest) -> list[TopicPartition] | None:
+    """The partitions that are asked for; None for all."""
+    if req.topic_partitions is None:
+        return None
+    if sum(len(topic.partitions) for topic in req.topic_partitions) > MAX_NAMED:
+        raise InvalidRequest(f"a request names at most {MAX_NAMED} partitions")
+    return [
+        TopicPartition(topic.topic, partition)
+        for topic in req.topic_partitions
+        for partition in topic.partitions
+    ]
+
+
+def _refused(wanted: Iterable[TopicPartition] | None, error: KafkaError) -> ElectLeadersResponse:
+    """An error of all partitions, told of each: version 0 has no place for it but there."""
+    return _answer(dict.fromkeys(wanted or (), error))
+
+
+def _answer(outcomes: Mapping[TopicPartition, Outcome]) -> ElectLeadersResponse:
     by_topic: dict[str, list[ElectLeadersResponse.PartitionResult]] = {}
     for place, error in outcomes.items():
-        if wanted is None and error is not None and error.code == ElectionNotNeeded.code:
-            continue
         by_topic.setdefault(place.topic, []).append(
             ElectLeadersResponse.PartitionResult(
                 partition_id=place.partition,
