@@ -19,9 +19,9 @@ from tests.storage.logs import World, append, batch
 class Case:
     """A leader, broker 1, with followers 2 and 3; its log has ten records, eight of them committed."""
 
-    def __init__(self, path: Path, isr: list[int]) -> None:
+    def __init__(self, path: Path, isr: list[int], *, min_isr: int = 1) -> None:
         self.world = World(path)
-        self.log = self.world.open(LogConfig())
+        self.log = self.world.open(LogConfig(min_insync_replicas=min_isr))
         for number in range(10):
             append(self.log, batch(b"%d" % number))
         self.alive: dict[int, int] = {2: 20, 3: 30}
@@ -146,6 +146,17 @@ def test_records_are_deleted_where_a_broker_that_stops_is_still_in_sync(tmp_path
     assert leadership.low_watermark(6) == -1
     del case.alive[2]
     assert leadership.low_watermark(6) == 6
+
+
+def test_records_are_deleted_where_a_broker_is_eligible_that_stops_or_is_cut_off(tmp_path: Path) -> None:
+    """Too few are in sync, so it may lead once it is heard of again."""
+    case = Case(tmp_path, [1], min_isr=2)
+    case.stopping = {2}
+    for number, start in ((2, 4), (3, 6)):
+        case.leadership.fetched(case.follower(number), 10, start, case.high_watermark)
+    assert case.leadership.low_watermark(6) == 4
+    del case.alive[2]
+    assert case.leadership.low_watermark(6) == 6
 
 
 def test_strangers_are_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -32,11 +33,11 @@ def test_silence_is_counted_in_rounds() -> None:
     presence.note({3: 30})
     presence.next_round(epochs)
     assert not presence.has_news
-    assert presence.is_noted(3, 30)
+    assert presence.is_parted_with(3, 30)
     assert presence.without_noted(epochs) == {1: 10, 2: 20}
     epochs[3] = 31  # it has begun again
     presence.next_round(epochs)
-    assert not presence.is_noted(3, 30)
+    assert not presence.is_parted_with(3, 30)
     assert presence.without_noted(epochs) == epochs
     assert presence.silent == {2: 20}
     for rounds in range(3):
@@ -281,7 +282,10 @@ def test_nothing_is_given_to_another_broker_that_is_silent(tmp_path: Path) -> No
     asyncio.run(main())
 
 
-def test_a_broker_that_stops_does_not_come_back_by_asking_for_news(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_silent_first", [True, False])
+def test_a_broker_that_stops_does_not_come_back_by_asking_for_news(
+    tmp_path: Path, is_silent_first: bool
+) -> None:
     async def main() -> None:
         async with Cluster(tmp_path) as cluster:
             await cluster.until_controller()
@@ -292,12 +296,41 @@ def test_a_broker_that_stops_does_not_come_back_by_asking_for_news(tmp_path: Pat
                 await head.term.partitions.stop_brokers({number: epoch})
                 head.term.presence.note({number: epoch})
 
-            await head.in_turn(part_with)
+            if is_silent_first:
+                await head.in_turn(part_with)
             request = ControlledShutdownRequest(broker_id=number, broker_epoch=epoch)
             assert (await head.requests.stop_broker(request)).error_code == 0
+            if not is_silent_first:
+                await head.in_turn(part_with)
             sequence = head.term.feed.sequence
             await cluster.until(lambda: head.term.feed.is_applied(sequence, {number: epoch}))
             await asyncio.sleep(1)  # it asks twice a second
             assert head.term.picture.stopping == {number: epoch}
+
+    asyncio.run(main())
+
+
+def test_a_broker_that_could_not_be_taken_back_is_parted_with_when_it_falls_silent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with Cluster(tmp_path) as cluster:
+            await cluster.until_controller()
+            head, broker = cluster.controller.controller, cluster.follower
+            number, epoch = broker.config.node_id, broker.broker_epoch
+            partitions, presence = head.term.partitions, head.term.presence
+
+            def refuse() -> NoReturn:
+                part(cluster.brokers.values(), monkeypatch, lambda broker_id: broker_id == number)
+                raise Unavailable("the registry is out of reach")
+
+            async def part_with() -> None:
+                await partitions.stop_brokers({number: epoch})
+                presence.note({number: epoch})
+
+            monkeypatch.setattr(partitions, "_elections", refuse)
+            await head.in_turn(part_with)
+            await cluster.until(lambda: not head.term.picture.stopping)
+            await cluster.until(lambda: number in head.term.picture.stopping)
 
     asyncio.run(main())

@@ -341,13 +341,15 @@ class Leadership:
         """Where the log starts on every replica whose broker is alive, UNKNOWN if one has not said so yet.
 
         It may lead next, and what it said in an earlier life, or to another leader, does not count. One that
-        is about to stop will not, unless nobody could take it out of the ISR.
+        is about to stop, or cut off, will not, unless nobody could take it out of the ISR, or so few are in
+        sync that others are eligible.
         """
         is_there, is_alive = self._holder.is_there, self._holder.is_alive
+        may_lead = self.isr if self.has_enough else self.replicas
         counted = [
             one
             for one in self.followers.values()
-            if (is_there if one.replica_id in self.isr else is_alive)(one.replica_id, ANY_EPOCH)
+            if (is_there if one.replica_id in may_lead else is_alive)(one.replica_id, ANY_EPOCH)
         ]
         return min(
             (

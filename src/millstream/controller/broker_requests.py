@@ -58,7 +58,7 @@ class BrokerRequests:
         term.presence.heard(broker_id)
         if request.max_wait_ms == AT_WORK_MS:
             return ClusterStateResponse(controller_id=controller.broker_id, controller_epoch=term.epoch)
-        if term.presence.is_noted(broker_id, request.broker_epoch):
+        if term.presence.is_parted_with(broker_id, request.broker_epoch):
             await self._note(request, lambda: self._is_back(broker_id, request.broker_epoch))
         failed = _replicas(request.failed)
         if term.partitions.is_news(broker_id, failed):
@@ -94,10 +94,10 @@ class BrokerRequests:
     async def _is_back(self, broker_id: int, epoch: int) -> None:
         """In a turn: a broker that was silent is heard of again, and may lead and be in sync."""
         term = self._controller.term
-        if not term.presence.is_noted(broker_id, epoch):
+        if not term.presence.is_parted_with(broker_id, epoch):
             return  # it has said since that it stops
+        term.presence.forget(broker_id)  # also if the registry refuses: it may fall silent once more
         await term.partitions.broker_is_back(broker_id)
-        term.presence.forget(broker_id)
         log.info("broker %d is heard of again", broker_id)
 
     async def _note(self, request: ClusterStateRequest, change: Callable[[], Awaitable[None]]) -> None:
@@ -156,7 +156,7 @@ class BrokerRequests:
             await self._check_broker(request.broker_id, request.broker_epoch)
             term = self._controller.term
             term.presence.heard(request.broker_id)
-            term.presence.forget(request.broker_id)  # else it would stay when it asks for news
+            term.presence.leaves(request.broker_id, request.broker_epoch)
             return await term.partitions.stop_broker(request.broker_id, request.broker_epoch)
 
         try:

@@ -24,6 +24,7 @@ class Presence:
         self._broker_id = broker_id
         self._rounds: dict[int, tuple[int, int]] = {}  # broker → its epoch, and rounds since it was heard of
         self._noted: dict[int, int] = {}
+        self._leaving: dict[int, int] = {}
         self._passed = 0
 
     def heard(self, broker_id: int) -> None:
@@ -39,7 +40,8 @@ class Presence:
             if broker_id != self._broker_id:
                 before, rounds = known.get(broker_id, (epoch, 0))
                 self._rounds[broker_id] = (epoch, rounds + 1 if before == epoch else 1)
-        self._noted = {id_: epoch for id_, epoch in self._noted.items() if epochs.get(id_) == epoch}
+        self._noted = _still(self._noted, epochs)
+        self._leaving = _still(self._leaving, epochs)
         self._passed += 1
         self.cut_off_rounds = self.cut_off_rounds + 1 if self.is_cut_off else 0
 
@@ -80,13 +82,23 @@ class Presence:
         """The consequences of the silence of these brokers are drawn."""
         self._noted.update(epochs)
 
-    def is_noted(self, broker_id: int, epoch: int) -> bool:
-        return self._noted.get(broker_id) == epoch
+    def is_parted_with(self, broker_id: int, epoch: int) -> bool:
+        """Whether a broker is to have a part again once it is heard of. One that leaves is not."""
+        return self._noted.get(broker_id) == epoch and self._leaving.get(broker_id) != epoch
 
     def without_noted(self, epochs: Mapping[int, int]) -> dict[int, int]:
         """Those of the brokers whose word is waited for."""
         return {id_: epoch for id_, epoch in epochs.items() if self._noted.get(id_) != epoch}
 
     def forget(self, broker_id: int) -> None:
-        """What is noted of a broker is over: it is heard of again, or says itself that it stops."""
+        """What is noted of a broker is over: it is heard of again."""
         self._noted.pop(broker_id, None)
+
+    def leaves(self, broker_id: int, epoch: int) -> None:
+        """A broker says itself that it stops."""
+        self._leaving[broker_id] = epoch
+
+
+def _still(noted: Mapping[int, int], epochs: Mapping[int, int]) -> dict[int, int]:
+    """What is noted of brokers that are there in the same epoch."""
+    return {broker_id: epoch for broker_id, epoch in noted.items() if epochs.get(broker_id) == epoch}
