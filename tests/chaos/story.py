@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from millstream.client.cluster import Cluster as Client
-from millstream.client.deadline import Deadline
+from millstream.deadline import Deadline
 from millstream.errors import KafkaError
 from millstream.model import TopicPartition
 from millstream.protocol.batch import encode_batch

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from millstream.client.cluster import Cluster as Client
-from millstream.client.deadline import Deadline
+from millstream.deadline import Deadline
 from millstream.testing import Cluster
 from tests.cli.conftest import CommandLine
 from tests.cli.programs import COMMAND, start

@@ -11,7 +11,7 @@ import uvloop
 from bench.apache_kafka import KafkaBroker
 
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
+from millstream.deadline import Deadline
 from millstream.testing import Broker
 from tests.processes import until
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from millstream.client.cluster import Cluster
 from millstream.client.consumer import AsyncConsumer
-from millstream.client.deadline import Deadline
+from millstream.deadline import Deadline
 from millstream.model import TopicPartition
 from millstream.protocol.batch import Codec
 from millstream.protocol.consumer_kernel import Record

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.offsets import LATEST, READ_UNCOMMITTED, list_offsets
 from millstream.client.topics import create_topic
+from millstream.deadline import Deadline
 from millstream.model import TopicPartition
 from millstream.protocol.record import Record
 from tests.client.raw import RawBatch, read

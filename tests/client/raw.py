@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.errors import raise_for
 from millstream.client.offsets import READ_UNCOMMITTED
+from millstream.deadline import Deadline
 from millstream.errors import KafkaError
 from millstream.model import TopicPartition
 from millstream.protocol.batch import Codec, encode_batch

@@ -14,9 +14,9 @@ from confluent_kafka import Producer as ForeignProducer
 
 from millstream import Admin, AsyncAdmin, Consumer, TopicPartition, client
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.errors import NoSuchTopic
 from millstream.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
+from millstream.deadline import Deadline
 from millstream.errors import (
     GroupIdNotFound,
     InvalidConfig,

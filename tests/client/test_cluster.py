@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from millstream.client.cluster import Cluster, parse_bootstrap
-from millstream.client.deadline import Deadline
 from millstream.client.errors import NoSuchTopic, Unreachable
 from millstream.client.metadata import Metadata
+from millstream.deadline import Deadline
 from millstream.errors import (
     InvalidTopic,
     LeaderNotAvailable,

@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 from millstream.client.connection import SOFTWARE_VERSION, Connection, connect
-from millstream.client.deadline import Deadline
+from millstream.deadline import Deadline
 from millstream.errors import NetworkException, RequestTimedOut, UnsupportedVersion
 from millstream.net.listener import close_servers
 from millstream.protocol.frame import RequestHeader, frame_response

@@ -14,11 +14,11 @@ from bench.apache_kafka import KafkaBroker
 from millstream import AsyncConsumer, TopicPartition
 from millstream.client import consumer_group
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.group_host import Subscription
 from millstream.client.group_offsets import fetch_committed
 from millstream.client.groups import describe_group
 from millstream.client.topics import add_partitions
+from millstream.deadline import Deadline
 from millstream.errors import FencedInstanceId, StaleMemberEpoch, UnknownMemberId
 from millstream.protocol.messages import ConsumerGroupHeartbeatResponse, JoinGroupResponse
 from millstream.testing import Broker

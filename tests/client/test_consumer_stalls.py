@@ -11,8 +11,8 @@ import uvloop
 from millstream.client.cluster import Cluster as Client
 from millstream.client.consumer import AsyncConsumer
 from millstream.client.coordinators import with_coordinator
-from millstream.client.deadline import Deadline
 from millstream.client.errors import raise_for
+from millstream.deadline import Deadline
 from millstream.errors import NotLeaderOrFollower
 from millstream.model import TopicPartition
 from millstream.protocol.frame import RequestHeader

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.health import Health, examine, judge
 from millstream.client.metadata import Metadata, Node, Partition, Topic
+from millstream.deadline import Deadline
 from millstream.errors import ClusterAuthorizationFailed, KafkaStorageError
 from millstream.model import NO_UUID, TopicPartition
 from millstream.protocol.frame import RequestHeader

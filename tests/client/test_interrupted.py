@@ -11,10 +11,10 @@ import pytest
 
 from millstream import AsyncConsumer, AsyncProducer, Consumer, Producer
 from millstream.client import producer_coordinator
-from millstream.client.deadline import Deadline
 from millstream.client.face import Closed
 from millstream.client.offsets import READ_COMMITTED
 from millstream.client.producer_coordinator import TransactionCoordinator
+from millstream.deadline import Deadline
 from millstream.errors import RequestTimedOut
 from tests.client.consuming import fill, new_topic, numbered
 from tests.client.logs import values_in

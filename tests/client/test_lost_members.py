@@ -12,8 +12,8 @@ import pytest
 from millstream import AsyncConsumer, AsyncProducer, TopicPartition
 from millstream.client.admin_views import remove_members
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.group_offsets import fetch_committed
+from millstream.deadline import Deadline
 from millstream.errors import CoordinatorNotAvailable, IllegalGeneration, UnknownMemberId
 from tests.client.consuming import PATIENCE_S, fill, new_topic, numbered, read, until
 from tests.client.test_consumer_groups import Body, bootstrap, both_protocols, member, run

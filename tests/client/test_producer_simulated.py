@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.offsets import READ_COMMITTED, READ_UNCOMMITTED
 from millstream.client.producer import AsyncProducer
+from millstream.deadline import Deadline
 from millstream.model import TopicPartition
 from tests.client.logs import ends
 from tests.client.raw import read

@@ -12,7 +12,6 @@ import pytest
 from millstream import AsyncProducer, Producer, TopicPartition
 from millstream.client import producer_coordinator
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.group_metadata import GroupMetadata
 from millstream.client.group_offsets import fetch_committed
 from millstream.client.offsets import READ_COMMITTED
@@ -21,6 +20,7 @@ from millstream.client.producer_coordinator import OffsetAndMetadata
 from millstream.client.producer_delivery import Delivery
 from millstream.client.transactions import list_transactions
 from millstream.client.transactions_client import NoTransaction, TransactionAborted, TransactionFailed
+from millstream.deadline import Deadline
 from millstream.errors import (
     InvalidProducerIdMapping,
     InvalidTxnState,

@@ -11,8 +11,8 @@ import uvloop
 
 from millstream import AsyncConsumer, AsyncProducer, ReadBatch, Record
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.topics import create_topic
+from millstream.deadline import Deadline
 from millstream.errors import MessageTooLarge, RequestTimedOut
 from millstream.model import TopicPartition
 from millstream.protocol.batch import encode_batch

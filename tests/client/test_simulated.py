@@ -9,9 +9,9 @@ import pytest
 
 from millstream.client.cluster import Cluster
 from millstream.client.consumer import AsyncConsumer
-from millstream.client.deadline import Deadline
 from millstream.client.producer import AsyncProducer
 from millstream.client.topics import create_topic
+from millstream.deadline import Deadline
 from millstream.model import TopicPartition
 from tests.simulation.history import History
 from tests.simulation.host import Host, Process

@@ -10,7 +10,7 @@ import pytest
 
 from millstream import AsyncAdmin, AsyncConsumer, AsyncProducer, TopicPartition
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
+from millstream.deadline import Deadline
 from millstream.errors import NotController, NotCoordinator, NotLeaderOrFollower
 from millstream.protocol.frame import RequestHeader
 from millstream.protocol.messages import (

@@ -9,8 +9,8 @@ from pathlib import Path
 from millstream.client import throttling
 from millstream.client.cluster import Cluster as Client
 from millstream.client.configs import Change, Resource, alter_configs
-from millstream.client.deadline import Deadline
 from millstream.client.replicas import list_reassignments, reassign
+from millstream.deadline import Deadline
 from millstream.model import TopicPartition
 from tests.controller.cluster import Cluster
 from tests.storage.logs import batch

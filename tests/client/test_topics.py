@@ -10,10 +10,10 @@ import pytest
 
 from millstream.client.cluster import Cluster
 from millstream.client.configs import Change, Resource, alter_configs, describe_configs
-from millstream.client.deadline import Deadline
 from millstream.client.errors import NoSuchTopic
 from millstream.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, Found, list_offsets
 from millstream.client.topics import add_partitions, create_topic, delete_records, delete_topic
+from millstream.deadline import Deadline
 from millstream.errors import (
     InvalidConfig,
     InvalidPartitions,

@@ -9,10 +9,10 @@ from typing import Any
 
 from millstream.broker.server import Broker
 from millstream.client.connection import Connection, connect
-from millstream.client.deadline import Deadline
 from millstream.cluster.partition import Partition
 from millstream.config.broker import BrokerConfig
 from millstream.controller.topics import NewTopic
+from millstream.deadline import Deadline
 from millstream.protocol.batch import encode_batch
 from millstream.protocol.messages import (
     FetchRequest,

@@ -17,8 +17,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from millstream import Admin
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.offsets import LATEST, READ_COMMITTED, list_offsets
+from millstream.deadline import Deadline
 from millstream.errors import KafkaError
 from millstream.model import TopicPartition
 from millstream.streams import sink_failpoints

@@ -6,9 +6,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, TypeVar
 
-from millstream.client.deadline import Deadline
 from millstream.cluster.metadata import Topic
 from millstream.controller.topics import NewTopic
+from millstream.deadline import Deadline
 from millstream.errors import KafkaError, NotController, RequestTimedOut, TopicAlreadyExists, error_for
 from millstream.protocol.messages import (
     ControlledShutdownRequest,

@@ -10,10 +10,10 @@ from dataclasses import replace
 from millstream.cli.checks import Check, State
 from millstream.cli.session import with_cluster
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.health import Health, ask_brokers, judge
 from millstream.client.metadata import Metadata, Node, Partition
 from millstream.client.wording import counted
+from millstream.deadline import Deadline
 from millstream.errors import MillstreamError
 
 REACH_TIMEOUT_MS = 3000

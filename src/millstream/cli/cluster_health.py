@@ -14,9 +14,9 @@ from millstream.cli.options import client_options, duration_ms
 from millstream.cli.output import Cell, print_json, print_table
 from millstream.cli.session import run
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.health import Health, examine
 from millstream.client.metadata import Partition
+from millstream.deadline import Deadline
 from millstream.errors import KafkaError
 from millstream.model import TopicPartition
 

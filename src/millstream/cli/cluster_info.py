@@ -12,8 +12,8 @@ from millstream.cli.options import client_options
 from millstream.cli.output import Cell, human_bytes, print_json, print_table
 from millstream.cli.session import with_cluster
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.replicas import log_sizes
+from millstream.deadline import Deadline
 from millstream.errors import KafkaError
 
 

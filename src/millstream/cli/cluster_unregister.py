@@ -8,9 +8,9 @@ from millstream.cli.options import client_options
 from millstream.cli.output import print_json
 from millstream.cli.session import with_cluster
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.replicas import unregister_broker
 from millstream.client.wording import counted
+from millstream.deadline import Deadline
 
 
 @click.command()

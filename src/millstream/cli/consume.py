@@ -18,8 +18,8 @@ from millstream.cli.session import CLIENT_ID, with_admin
 from millstream.cli.span_reader import SpanReader
 from millstream.client.admin import AsyncAdmin
 from millstream.client.consumer import AsyncConsumer
-from millstream.client.deadline import Deadline
 from millstream.client.record import ReadBatch
+from millstream.deadline import Deadline
 from millstream.errors import KafkaError
 from millstream.model import TopicPartition
 

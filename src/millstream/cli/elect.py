@@ -11,8 +11,8 @@ from millstream.cli.options import ask, client_options, complete_topics
 from millstream.cli.output import Cell, print_json, print_table
 from millstream.cli.session import with_cluster
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.replicas import hold_elections
+from millstream.deadline import Deadline
 from millstream.errors import ElectionNotNeeded, KafkaError
 from millstream.model import TopicPartition
 

@@ -13,8 +13,8 @@ from millstream.cli.options import ask, client_options, complete_groups, complet
 from millstream.cli.output import print_json, print_table
 from millstream.cli.session import with_admin
 from millstream.client.admin import AsyncAdmin
-from millstream.client.deadline import Deadline
 from millstream.client.offsets import EARLIEST, LATEST
+from millstream.deadline import Deadline
 from millstream.errors import UnknownMemberId
 from millstream.model import TopicPartition
 

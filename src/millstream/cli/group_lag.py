@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from millstream.client.admin import AsyncAdmin
-from millstream.client.deadline import Deadline
 from millstream.client.errors import NoSuchTopic
 from millstream.client.groups import Group, GroupMember
 from millstream.client.offsets import EARLIEST, LATEST
+from millstream.deadline import Deadline
 from millstream.model import TopicPartition
 
 

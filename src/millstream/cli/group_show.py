@@ -14,8 +14,8 @@ from millstream.cli.options import client_options, complete_groups, complete_top
 from millstream.cli.output import Cell, print_json, print_table
 from millstream.cli.session import with_admin
 from millstream.client.admin import AsyncAdmin
-from millstream.client.deadline import Deadline
 from millstream.client.groups import Group, ListedGroup
+from millstream.deadline import Deadline
 from millstream.model import TopicPartition
 
 STATES = ("Empty", "Stable", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")

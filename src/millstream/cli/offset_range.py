@@ -27,8 +27,8 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 
 from millstream.client.admin import AsyncAdmin
-from millstream.client.deadline import Deadline
 from millstream.client.offsets import EARLIEST, LATEST
+from millstream.deadline import Deadline
 from millstream.model import TopicPartition
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -12,8 +12,8 @@ from millstream.cli.options import client_options, complete_topics
 from millstream.cli.output import print_json, print_table
 from millstream.cli.session import with_cluster
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.offsets import EARLIEST, LATEST, list_offsets
+from millstream.deadline import Deadline
 from millstream.model import TopicPartition
 
 

@@ -14,10 +14,10 @@ from millstream.cli.output import Cell, print_json, print_table
 from millstream.cli.session import with_cluster
 from millstream.client.balance import balanced
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.metadata import Metadata, Topic
 from millstream.client.replicas import list_reassignments
 from millstream.client.wording import counted
+from millstream.deadline import Deadline
 from millstream.errors import MillstreamError
 from millstream.model import TopicPartition
 

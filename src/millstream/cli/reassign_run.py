@@ -16,10 +16,10 @@ from millstream.cli.reassign_plan import make_plan, plan_options, print_moves, r
 from millstream.cli.session import with_cluster
 from millstream.client import throttling
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.replicas import Reassignment, list_reassignments
 from millstream.client.replicas import reassign as ask_to_reassign
 from millstream.client.wording import counted
+from millstream.deadline import Deadline
 from millstream.errors import KafkaError, MillstreamError, NoReassignmentInProgress
 from millstream.model import TopicPartition
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from millstream.cli.options import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
 from millstream.client.admin import AsyncAdmin
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
+from millstream.deadline import Deadline
 from millstream.errors import MillstreamError
 from millstream.net.event_loop import loop_factory
 

@@ -11,7 +11,6 @@ from millstream.cli.output import print_json
 from millstream.cli.session import with_cluster
 from millstream.client.cluster import Cluster
 from millstream.client.configs import Change, Resource, alter_configs
-from millstream.client.deadline import Deadline
 from millstream.client.errors import NoSuchTopic
 from millstream.client.offsets import LATEST, list_offsets
 from millstream.client.topics import (
@@ -22,6 +21,7 @@ from millstream.client.topics import (
     delete_topic,
 )
 from millstream.client.wording import counted
+from millstream.deadline import Deadline
 from millstream.errors import KafkaError, OffsetOutOfRange, TopicAlreadyExists
 from millstream.model import TopicPartition, encode_uuid
 

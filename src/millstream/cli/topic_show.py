@@ -12,9 +12,9 @@ from millstream.cli.output import print_json, print_table
 from millstream.cli.session import with_cluster
 from millstream.client.cluster import Cluster
 from millstream.client.configs import Config, Resource, describe_configs
-from millstream.client.deadline import Deadline
 from millstream.client.metadata import NO_LEADER, Partition, Topic
 from millstream.client.offsets import EARLIEST, LATEST, Found, list_offsets
+from millstream.deadline import Deadline
 from millstream.model import TopicPartition, encode_uuid
 
 

@@ -11,7 +11,6 @@ from millstream.cli.output import print_json, print_table
 from millstream.cli.session import with_cluster
 from millstream.cli.txn_hanging import COLUMNS, document, find_hanging, hanging_options, row
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.transactions import (
     OpenTransaction,
     fence_producer,
@@ -19,6 +18,7 @@ from millstream.client.transactions import (
     write_abort_marker,
 )
 from millstream.client.wording import counted
+from millstream.deadline import Deadline
 from millstream.model import TopicPartition
 
 

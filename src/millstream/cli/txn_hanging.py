@@ -11,9 +11,9 @@ import click
 from millstream.cli.options import complete_topics, duration_ms
 from millstream.cli.output import Cell
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.metadata import NO_LEADER
 from millstream.client.transactions import OpenTransaction, hanging_transactions
+from millstream.deadline import Deadline
 from millstream.model import TopicPartition
 
 F = TypeVar("F", bound=Callable[..., Any])

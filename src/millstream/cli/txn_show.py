@@ -13,7 +13,6 @@ from millstream.cli.output import Cell, print_json, print_table
 from millstream.cli.session import with_cluster
 from millstream.cli.txn_hanging import COLUMNS, ago, document, find_hanging, hanging_options, row
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.transactions import (
     ListedTransaction,
     OpenTransaction,
@@ -22,6 +21,7 @@ from millstream.client.transactions import (
     list_transactions,
     open_transactions,
 )
+from millstream.deadline import Deadline
 
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
 

@@ -18,7 +18,6 @@ from millstream.client.admin_views import (
 )
 from millstream.client.cluster import UNKNOWN_TOPIC_WAIT_MS, Cluster
 from millstream.client.configs import Change, Config, Resource, alter_configs, describe_configs
-from millstream.client.deadline import Deadline
 from millstream.client.face import Closed
 from millstream.client.group_offsets import Committed, commit_offsets, delete_offsets, fetch_committed
 from millstream.client.groups import Group, ListedGroup, delete_group, describe_group, list_groups
@@ -53,6 +52,7 @@ from millstream.client.transactions import (
     write_abort_marker,
 )
 from millstream.client.unclosed import MustClose
+from millstream.deadline import Deadline
 from millstream.errors import KafkaError
 from millstream.model import TopicPartition
 

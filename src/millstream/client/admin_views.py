@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from millstream.client.cluster import UNKNOWN_TOPIC_WAIT_MS, Cluster
 from millstream.client.coordinators import with_coordinator
-from millstream.client.deadline import Deadline
 from millstream.client.errors import raise_for
 from millstream.client.metadata import Node
 from millstream.client.offsets import partitions_by_leader
+from millstream.deadline import Deadline
 from millstream.errors import KafkaError, error_for
 from millstream.model import TopicPartition
 from millstream.protocol.messages import (

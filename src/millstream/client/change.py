@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
+from millstream.deadline import Deadline
 from millstream.errors import NetworkException, RequestTimedOut
 from millstream.protocol.schema import Request, Response
 

@@ -9,10 +9,10 @@ from types import TracebackType
 from typing import TypeVar
 
 from millstream.client.connection import Connection, connect
-from millstream.client.deadline import Deadline
 from millstream.client.errors import NoSuchTopic, Unreachable, raise_for
 from millstream.client.face import Closed
 from millstream.client.metadata import Metadata, Node, Topic
+from millstream.deadline import Deadline
 from millstream.errors import (
     KafkaError,
     LeaderNotAvailable,

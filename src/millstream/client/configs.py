@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from millstream.client.cluster import UNKNOWN_TOPIC_WAIT_MS, Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.errors import raise_for
+from millstream.deadline import Deadline
 from millstream.protocol.messages import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,

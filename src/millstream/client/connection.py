@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
-from millstream.client.deadline import Deadline
+from millstream.deadline import Deadline
 from millstream.errors import (
     KafkaError,
     NetworkException,

@@ -17,7 +17,6 @@ from millstream.client.consumer_group import Callbacks, ConsumerGroup
 from millstream.client.consumer_options import ConsumerOptions, GroupProtocol, IsolationLevel, OffsetReset
 from millstream.client.consumer_positions import Positions
 from millstream.client.consumer_queries import ConsumerQueries
-from millstream.client.deadline import Deadline
 from millstream.client.face import Closed
 from millstream.client.fetch_lane import Lane
 from millstream.client.fetcher import Fetcher
@@ -31,6 +30,7 @@ from millstream.client.record import ReadBatch
 from millstream.client.serializers import Deserializer, Format, deserializer_of
 from millstream.client.subscription import NOT_KNOWN, Assignment, PartitionState
 from millstream.client.unclosed import MustClose
+from millstream.deadline import Deadline
 from millstream.errors import RequestTimedOut
 from millstream.model import TopicPartition
 from millstream.protocol.consumer_kernel import Record

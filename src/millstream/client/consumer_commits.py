@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from millstream.client.coordinator_link import PASSING, CoordinatorLink
-from millstream.client.deadline import Deadline
 from millstream.client.errors import raise_for
 from millstream.client.group_host import Membership
 from millstream.client.group_metadata import GroupMetadata
 from millstream.client.group_offsets import NAMES_UNTIL, Committed
+from millstream.deadline import Deadline
 from millstream.errors import (
     IllegalGeneration,
     KafkaError,

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from millstream.client.deadline import Deadline
 from millstream.client.poll_point import PollPoint
 from millstream.client.record import ReadBatch
 from millstream.client.subscription import Assignment
+from millstream.deadline import Deadline
 from millstream.protocol.consumer_kernel import Record
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from millstream.client.consumer_commits import Commits
 from millstream.client.consumer_group_member import ConsumerGroupMember
 from millstream.client.consumer_options import ConsumerOptions
 from millstream.client.coordinator_link import CoordinatorLink
-from millstream.client.deadline import Deadline
 from millstream.client.group_host import Callback, Membership, Subscription
 from millstream.client.group_member import GroupMember
 from millstream.client.group_metadata import GroupMetadata
@@ -20,6 +19,7 @@ from millstream.client.group_offsets import Committed
 from millstream.client.poll_point import PollPoint
 from millstream.client.subscription import NOT_KNOWN, Assignment
 from millstream.client.topic_watch import TopicWatch
+from millstream.deadline import Deadline
 from millstream.errors import KafkaError
 from millstream.model import TopicPartition
 

@@ -13,10 +13,10 @@ from uuid import UUID, uuid4
 
 from millstream.client.consumer_options import ConsumerOptions
 from millstream.client.coordinator_link import PASSING, CoordinatorLink
-from millstream.client.deadline import Deadline
 from millstream.client.errors import raise_for
 from millstream.client.group_host import GroupHost, Subscription, put_out, too_slow
 from millstream.client.group_metadata import GroupMetadata
+from millstream.deadline import Deadline
 from millstream.errors import FencedMemberEpoch, KafkaError, UnknownMemberId, UnreleasedInstanceId
 from millstream.model import TopicPartition, encode_uuid
 from millstream.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 from millstream.client.cluster import Cluster
 from millstream.client.consumer_errors import LogTruncated, NoOffset
 from millstream.client.consumer_options import ConsumerOptions
-from millstream.client.deadline import Deadline
 from millstream.client.errors import raise_for
 from millstream.client.group_offsets import fetch_committed
 from millstream.client.offsets import LATEST, Found, ask_leaders
 from millstream.client.subscription import NOT_KNOWN, PartitionState
+from millstream.deadline import Deadline
 from millstream.errors import KafkaError
 from millstream.model import TopicPartition
 from millstream.protocol.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 
 from millstream.client.cluster import Cluster
 from millstream.client.consumer_options import ConsumerOptions
-from millstream.client.deadline import Deadline
 from millstream.client.face import Closed
 from millstream.client.offsets import EARLIEST, LATEST, Found, list_offsets
+from millstream.deadline import Deadline
 from millstream.model import TopicPartition
 
 

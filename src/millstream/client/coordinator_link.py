@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from millstream.client.cluster import BACKOFF_MS, Cluster
 from millstream.client.coordinators import coordinator_of
-from millstream.client.deadline import Deadline
+from millstream.deadline import Deadline
 from millstream.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.errors import raise_for
+from millstream.deadline import Deadline
 from millstream.protocol.messages import FindCoordinatorRequest, FindCoordinatorResponse
 
 GROUP = 0

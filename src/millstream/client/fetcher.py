@@ -12,13 +12,13 @@ from millstream.client.cluster import BACKOFF_MS, MAX_BACKOFF_MS, Cluster
 from millstream.client.consumer_errors import BadRecords, NoOffset
 from millstream.client.consumer_options import ConsumerOptions
 from millstream.client.consumer_positions import Positions
-from millstream.client.deadline import Deadline
 from millstream.client.errors import NoSuchTopic, raise_for
 from millstream.client.fetch_lane import Flight, Lane
 from millstream.client.fetch_session import LAST_VERSION_WITH_NAMES, FetchSession, Wanted
 from millstream.client.metadata import Node, Partition
 from millstream.client.poll_point import PollPoint
 from millstream.client.subscription import NOT_KNOWN, Assignment, PartitionState
+from millstream.deadline import Deadline
 from millstream.errors import (
     CorruptMessage,
     FetchSessionIdNotFound,

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from millstream.client.cluster import Cluster
 from millstream.client.coordinators import with_coordinator
-from millstream.client.deadline import Deadline
 from millstream.client.errors import raise_for
+from millstream.deadline import Deadline
 from millstream.model import TopicPartition
 from millstream.protocol.messages import (
     OffsetCommitRequest,

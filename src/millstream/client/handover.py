@@ -9,10 +9,10 @@ id with it, since that one has another epoch.
 from __future__ import annotations
 
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.producer_coordinator import TransactionCoordinator, speaks_version_2
 from millstream.client.producer_identity import HandedOver, Identity
 from millstream.client.transactions import ONGOING, describe_transaction, ongoing_transactions
+from millstream.deadline import Deadline
 from millstream.errors import TransactionalIdNotFound
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 
 from millstream.client.cluster import Cluster
 from millstream.client.configs import topic_values
-from millstream.client.deadline import Deadline
 from millstream.client.metadata import Metadata, Partition
 from millstream.client.replicas import reassignments_by
 from millstream.client.wording import counted
+from millstream.deadline import Deadline
 from millstream.errors import KafkaError, NetworkException, RequestTimedOut
 from millstream.model import TopicPartition
 from millstream.protocol.messages import DescribeLogDirsRequest, DescribeLogDirsResponse

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from millstream.client.cluster import UNKNOWN_TOPIC_WAIT_MS, Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.errors import raise_for
+from millstream.deadline import Deadline
 from millstream.errors import KafkaError, LeaderNotAvailable, RequestTimedOut, UnknownTopicOrPartition
 from millstream.model import TopicPartition
 from millstream.protocol.messages import ListOffsetsRequest, ListOffsetsResponse

@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.face import Closed
 from millstream.client.partitioners import function_of
 from millstream.client.producer_buffer import Headers, RecordBuffer
@@ -26,6 +25,7 @@ from millstream.client.serializers import Serializer, serializer_of
 from millstream.client.transactions_client import Transactions
 from millstream.client.unclosed import MustClose
 from millstream.clock import Clock, SystemClock
+from millstream.deadline import Deadline
 from millstream.errors import RequestTimedOut
 from millstream.model import TopicPartition
 from millstream.protocol.client_kernel import now_ms

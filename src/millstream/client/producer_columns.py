@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from millstream.client.batch_builder import Batch
-from millstream.client.deadline import Deadline
 from millstream.client.partitioners import PartitionFunction
 from millstream.client.producer_buffer import BufferFull, RecordBuffer
 from millstream.client.producer_delivery import Delivery, settled
 from millstream.client.producer_line import Line
 from millstream.client.producer_rows import ANYWHERE, Rows, choose, grouped
 from millstream.client.producer_sender import Sender
+from millstream.deadline import Deadline
 from millstream.errors import MessageTooLarge, RequestTimedOut, UnknownTopicOrPartition
 from millstream.protocol.client_kernel import BatchBuilder
 from millstream.protocol.types import Buffer

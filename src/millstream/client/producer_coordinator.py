@@ -10,10 +10,10 @@ from typing import NamedTuple, TypeVar
 from millstream.client.cluster import Cluster
 from millstream.client.connection import Connection
 from millstream.client.coordinators import GROUP, TRANSACTION, coordinator_of
-from millstream.client.deadline import Deadline
 from millstream.client.errors import raise_for
 from millstream.client.group_metadata import GroupMetadata
 from millstream.client.producer_identity import HandedOver, Identity
+from millstream.deadline import Deadline
 from millstream.errors import ConcurrentTransactions, KafkaError, NetworkException, OperationNotAttempted
 from millstream.model import TopicPartition
 from millstream.protocol.messages import (

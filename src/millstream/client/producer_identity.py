@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from millstream.client.cluster import Cluster, OnRetry
-from millstream.client.deadline import Deadline
 from millstream.client.errors import raise_for
+from millstream.deadline import Deadline
 from millstream.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
 
 NO_PRODUCER_ID = -1

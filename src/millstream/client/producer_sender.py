@@ -8,7 +8,6 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.metadata import check_topic
 from millstream.client.producer_answers import Answers
 from millstream.client.producer_buffer import RecordBuffer
@@ -18,6 +17,7 @@ from millstream.client.producer_line import Line
 from millstream.client.producer_request import Flight, produce_request
 from millstream.client.producer_sealing import Sealing
 from millstream.client.producer_settings import ProducerSettings
+from millstream.deadline import Deadline
 from millstream.errors import KafkaError, NetworkException
 from millstream.protocol.messages import MetadataRequest, MetadataResponse
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from millstream.client.deadline import Deadline
 from millstream.client.group_metadata import GroupMetadata
 from millstream.client.producer_coordinator import Offsets
 from millstream.client.producer_identity import HandedOver
 from millstream.client.producer_settings import ProducerSettings
 from millstream.client.transactions_client import State, TransactionFailed, Transactions
+from millstream.deadline import Deadline
 from millstream.errors import InvalidTxnState, KafkaError, ProducerFenced
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.errors import raise_for
+from millstream.deadline import Deadline
 from millstream.errors import ElectionNotNeeded, KafkaError, NotController, error_for
 from millstream.model import TopicPartition
 from millstream.protocol.messages import (

@@ -7,8 +7,8 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 
 from millstream.client.cluster import Cluster
 from millstream.client.configs import Change, Resource, alter_configs, describe_configs, topic_values
-from millstream.client.deadline import Deadline
 from millstream.client.replicas import list_reassignments
+from millstream.deadline import Deadline
 from millstream.model import TopicPartition
 
 LEADERS = "leader.replication.throttled.replicas"

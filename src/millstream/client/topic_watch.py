@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.group_host import Subscription
+from millstream.deadline import Deadline
 from millstream.errors import KafkaError
 
 MISSING_MS = 1000

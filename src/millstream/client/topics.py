@@ -8,9 +8,9 @@ from uuid import UUID
 
 from millstream.client.change import Change
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.errors import NoSuchTopic, raise_for
 from millstream.client.metadata import Topic
+from millstream.deadline import Deadline
 from millstream.errors import (
     InvalidPartitions,
     KafkaError,

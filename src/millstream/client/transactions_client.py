@@ -13,13 +13,13 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 
 from millstream.client.batch_builder import UNNUMBERED, Batch
-from millstream.client.deadline import Deadline
 from millstream.client.group_metadata import GroupMetadata
 from millstream.client.producer_buffer import RecordBuffer
 from millstream.client.producer_coordinator import LAST_PRODUCE_1, Offsets, TransactionCoordinator
 from millstream.client.producer_delivery import settled
 from millstream.client.producer_identity import HandedOver
 from millstream.client.producer_line import Line
+from millstream.deadline import Deadline
 from millstream.errors import (
     InvalidProducerEpoch,
     InvalidProducerIdMapping,

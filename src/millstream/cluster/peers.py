@@ -12,10 +12,10 @@ from random import Random
 from typing import TypeVar
 
 from millstream.client.connection import Connection, connect
-from millstream.client.deadline import Deadline
 from millstream.clock import Clock
 from millstream.cluster.metadata import Endpoint, Metadata
 from millstream.config.broker import BrokerConfig
+from millstream.deadline import Deadline
 from millstream.errors import BrokerNotAvailable, KafkaError, NetworkException
 from millstream.protocol.messages import INTERNAL_REQUESTS
 from millstream.protocol.schema import Request, Response

@@ -17,8 +17,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.producer_identity import HandedOver
+from millstream.deadline import Deadline
 from millstream.errors import MillstreamError
 from millstream.streams import sink_failpoints
 from millstream.streams.loaded import keep_loaded

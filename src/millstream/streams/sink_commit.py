@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.handover import end_transaction, is_open, take_over
 from millstream.client.producer_identity import HandedOver
+from millstream.deadline import Deadline
 from millstream.errors import (
     InvalidProducerEpoch,
     InvalidProducerIdMapping,

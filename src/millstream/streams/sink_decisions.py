@@ -16,13 +16,13 @@ from typing import Self
 import msgspec
 
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.fetch_session import FetchLimits
 from millstream.client.metadata import Topic
 from millstream.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
 from millstream.client.producer import AsyncProducer
 from millstream.client.producer_identity import HandedOver
 from millstream.client.topics import create_topic, delete_topic
+from millstream.deadline import Deadline
 from millstream.errors import (
     KafkaError,
     LeaderNotAvailable,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
+from millstream.deadline import Deadline
 from millstream.streams.sink_commit import end_all, finish, open_attempts
 from millstream.streams.sink_decisions import Owner, forget, last_decision
 from millstream.streams.sink_errors import TornBatch

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from millstream.client.cluster import Cluster
 from millstream.client.configs import Resource, describe_configs
-from millstream.client.deadline import Deadline
 from millstream.client.errors import NoSuchTopic
 from millstream.client.producer_blocking import Producer
 from millstream.client.producer_columns import Deliveries
 from millstream.client.producer_identity import HandedOver
+from millstream.deadline import Deadline
 from millstream.errors import (
     ClusterAuthorizationFailed,
     MessageTooLarge,

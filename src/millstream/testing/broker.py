@@ -178,7 +178,7 @@ class Broker:
 
     def _client(self) -> tuple[Any, Any]:
         from millstream.client.cluster import Cluster
-        from millstream.client.deadline import Deadline
+        from millstream.deadline import Deadline
 
         return Cluster(self.bootstrap, client_id="millstream-testing"), Deadline(self.timeout_seconds * 1000)
 

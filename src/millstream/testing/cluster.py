@@ -16,8 +16,8 @@ from millstream.testing.ports import free_ports
 
 if TYPE_CHECKING:
     from millstream.client.cluster import Cluster as Client
-    from millstream.client.deadline import Deadline
     from millstream.client.health import Health
+    from millstream.deadline import Deadline
 
 T = TypeVar("T")
 
@@ -238,7 +238,7 @@ class Cluster:
     def call(self, work: Callable[[Client, Deadline], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine with a client of the brokers that run and are not paused."""
         from millstream.client.cluster import Cluster as Client
-        from millstream.client.deadline import Deadline
+        from millstream.deadline import Deadline
 
         bootstrap = [
             member.address for member in self.members.values() if member.is_running and not member.is_paused

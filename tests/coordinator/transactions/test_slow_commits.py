@@ -14,11 +14,11 @@ from millstream.broker import server
 from millstream.broker.coordinators import TRANSACTIONS_TOPIC
 from millstream.broker.handlers import transactions
 from millstream.client.connection import Connection, connect
-from millstream.client.deadline import Deadline
 from millstream.cluster.partition import Partition
 from millstream.controller.topics import NewTopic
 from millstream.coordinator.shard import Producer
 from millstream.coordinator.transactions.transaction import OLD, Status
+from millstream.deadline import Deadline
 from millstream.errors import CoordinatorNotAvailable, error_for
 from millstream.protocol.messages import (
     AddPartitionsToTxnRequest,

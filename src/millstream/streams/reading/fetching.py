@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.errors import raise_for
 from millstream.client.fetch_session import LAST_VERSION_WITH_NAMES, FetchLimits
 from millstream.client.offsets import READ_UNCOMMITTED
+from millstream.deadline import Deadline
 from millstream.errors import KafkaError
 from millstream.model import NO_UUID, TopicPartition
 from millstream.protocol.messages import FetchRequest, FetchResponse

@@ -9,12 +9,12 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from millstream.client.cluster import Cluster
-from millstream.client.deadline import Deadline
 from millstream.client.errors import NoSuchTopic, Unreachable
 from millstream.client.face import LoopThread
 from millstream.client.fetch_session import FetchLimits
 from millstream.client.group_offsets import commit_offsets
 from millstream.client.offsets import EARLIEST, LATEST, READ_UNCOMMITTED, list_offsets, partitions_by_leader
+from millstream.deadline import Deadline
 from millstream.errors import KafkaError, NetworkException, RequestTimedOut
 from millstream.model import NO_UUID, TopicPartition
 from millstream.streams.offsets import Offsets

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from millstream.client.cluster import BACKOFF_MS, MAX_BACKOFF_MS
-from millstream.client.deadline import Deadline
 from millstream.client.errors import NoSuchTopic
 from millstream.client.fetch_session import FetchLimits
 from millstream.client.offsets import EARLIEST, LATEST, list_offsets
+from millstream.deadline import Deadline
 from millstream.errors import (
     BadRecords,
     CorruptMessage,
