@@ -306,6 +306,23 @@ def test_a_brokers_own_list_is_what_it_adds_to_at_any_broker(run: Run) -> None:
     run(test)
 
 
+def test_what_several_clients_add_to_a_brokers_list_is_all_there(run: Run) -> None:
+    async def test(cluster: Cluster) -> None:
+        broker, key = cluster.follower, "metric.reporters"
+
+        async def add(value: str) -> list[int]:
+            (resource,) = resources((BROKER, str(broker.config.node_id), key, value))
+            resource.configs[0].config_operation = 2
+            request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+            answer = await ask(broker, request, IncrementalAlterConfigsResponse)
+            return [each.error_code for each in answer.responses]
+
+        assert await asyncio.gather(*map(add, "abc")) == [[0]] * 3
+        await cluster.until(lambda: set(broker.config[key]) == {*"abc"})
+
+    run(test)
+
+
 def resources(
     *settings: tuple[int, str, str, str],
 ) -> list[IncrementalAlterConfigsRequest.AlterConfigsResource]:

@@ -306,11 +306,11 @@ def test_who_leaves_off_in_the_midst_of_a_request_is_closed_while_others_wait(
 def test_who_waited_for_its_turn_has_time_for_the_rest_of_its_request(
     by_hand: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the broker did not read, its silence was not its own."""
+    """While the broker did not read, its silence was not its own: nor is it idle then."""
 
     async def main() -> None:
         async with (
-            serving(echo, Limits(max_buffered_bytes=LIMIT)) as listener,
+            serving(echo, Limits(max_buffered_bytes=LIMIT, max_idle_seconds=8)) as listener,
             entered(listener) as ((_, first_writer), first),
             entered(listener) as ((reader, writer), connection),
             entered(listener) as ((_, last_writer), last),

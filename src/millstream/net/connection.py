@@ -245,12 +245,13 @@ class Connection(asyncio.BufferedProtocol):
         self.transport.abort()
 
     def has_moved(self) -> bool:
-        """Whether, since the last call, bytes came, bytes left, or a request was under way.
+        """Whether, since the last call, bytes came, bytes left, or the broker kept the client waiting: for an
+        answer, or for room.
 
         Half a frame, or an answer that nobody reads, is not movement.
         """
         unsent = self.transport.get_write_buffer_size()
-        waits = any(not place.is_filled for place in self._places)
+        waits = self._lacks_room or any(not place.is_filled for place in self._places)
         moved = self._is_active or waits or unsent != self._unsent_seen
         self._unsent_seen = unsent
         self._is_active = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 from millstream.broker.handlers.passing_on import passed_on, was_passed_on
@@ -159,21 +160,26 @@ def _check_once(asked: Counter[tuple[int, str]], resource_type: int, name: str) 
 
 
 def _check_broker(ctx: Context, resource: Resource, change: Callable[[Any], Change]) -> None:
-    """Raise if a resource is another broker than this one, or asks of this one what it cannot take.
-
-    What is added to its lists, or taken from them, becomes what they are then, if they have not been set so
-    before: the controller would begin with its own.
-    """
+    """Raise if a resource is another broker than this one, or asks of this one what it cannot take."""
     config = ctx.broker.config
-    if resource.resource_type != BROKER or _broker_name(ctx, resource.resource_name) == DEFAULT_BROKER:
-        return
-    before = config.layers[0].texts
-    after = change(resource)(before, BROKER_KEYS)
-    config.check_change(before, after)
-    if isinstance(resource, IncrementalResource):
-        for each in resource.configs:
-            if each.config_operation in (Op.APPEND, Op.SUBTRACT) and each.name not in before:
-                each.config_operation, each.value = Op.SET, after[each.name]
+    if resource.resource_type == BROKER and _broker_name(ctx, resource.resource_name) != DEFAULT_BROKER:
+        before = config.layers[0].texts
+        config.check_change(before, change(resource)(before, BROKER_KEYS))
+
+
+def _list_changes(
+    ctx: Context, resources: Iterable[Resource]
+) -> list[IncrementalAlterConfigsRequest.AlterableConfig]:
+    """What is to be added to lists of this broker, or taken from them, that are not set while it runs."""
+    own, texts = str(ctx.broker.config.node_id), ctx.broker.config.layers[0].texts
+    return [
+        config
+        for resource in resources
+        if isinstance(resource, IncrementalResource)
+        and (resource.resource_type, resource.resource_name) == (BROKER, own)
+        for config in resource.configs
+        if config.config_operation in (Op.APPEND, Op.SUBTRACT) and config.name not in texts
+    ]
 
 
 def _described(config: Described, with_synonyms: bool, with_documentation: bool) -> ConfigEntry:
@@ -289,7 +295,10 @@ async def _are_passed_on(
     """
     req.resources = [resource for resource, _ in left]
     try:
-        passed = await passed_on(ctx, req, response)
+        if _list_changes(ctx, req.resources):
+            passed = await _lists_passed_on(ctx, req, response)
+        else:
+            passed = await passed_on(ctx, req, response)
     except KafkaError as error:
         for _, result in left:
             _refuse(result, error)
@@ -300,6 +309,22 @@ async def _are_passed_on(
         result.error_code = told.error_code
         result.error_message = told.error_message
     return True
+
+
+async def _lists_passed_on(
+    ctx: Context, req: IncrementalAlterConfigsRequest | AlterConfigsRequest, response: type[Alteration]
+) -> Alteration | None:
+    """The controller's answer to what adds to this broker's lists: it is told what they are then.
+
+    The controller would begin with its own. One request after another: each adds to what the one before set.
+    But large ones do not wait, since they have a turn that others wait for.
+    """
+    async with ctx.broker.controller_link.telling_lists if ctx.turn is None else nullcontext():
+        for config in _list_changes(ctx, req.resources):
+            op = AlterOp(config.name, config.config_operation, config.value)
+            config.value = altered({}, [op], BROKER_KEYS, ctx.broker.config)[config.name]
+            config.config_operation = Op.SET
+        return await passed_on(ctx, req, response)
 
 
 def _refuse(result: Result, error: KafkaError) -> None:
