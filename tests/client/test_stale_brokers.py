@@ -10,6 +10,7 @@ import pytest
 
 from millstream import AsyncAdmin, AsyncConsumer, AsyncProducer, TopicPartition
 from millstream.client.cluster import Cluster
+from millstream.client.topics import delete_records
 from millstream.deadline import Deadline
 from millstream.errors import NotController, NotCoordinator, NotLeaderOrFollower
 from millstream.protocol.frame import RequestHeader
@@ -19,6 +20,8 @@ from millstream.protocol.messages import (
     CreateTopicsResponse,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     InitProducerIdRequest,
@@ -147,5 +150,39 @@ def test_a_broker_that_is_asked_is_asked_again_until_it_errs() -> None:
                     cluster.doubt()
                 for _ in range(10):
                     assert (await cluster.refresh(["t"], deadline)).controller_id == 1
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+class Silent(Believer):
+    """Answers nothing any more once it was asked to delete records, as a process that is stopped."""
+
+    is_silent = False
+
+    async def answer(self, header: RequestHeader, request: Request) -> Answer:
+        self.is_silent = self.is_silent or isinstance(request, DeleteRecordsRequest)
+        return None if self.is_silent else await super().answer(header, request)
+
+
+class Successor(Believer):
+    """Deletes records as it is told to."""
+
+    async def answer(self, header: RequestHeader, request: Request) -> Answer:
+        if not isinstance(request, DeleteRecordsRequest):
+            return await super().answer(header, request)
+        place = DeleteRecordsResponse.DeleteRecordsPartitionResult(partition_index=0, low_watermark=3)
+        return DeleteRecordsResponse(
+            topics=[DeleteRecordsResponse.DeleteRecordsTopicResult(name="t", partitions=[place])]
+        )
+
+
+def test_a_leader_that_does_not_answer_is_looked_for_anew() -> None:
+    async def main() -> None:
+        old, new = Silent(0, 1, is_wrong=False), Successor(1, 2, is_wrong=False)
+        async with scripted_broker(old.answer) as first, scripted_broker(new.answer) as second:
+            old.brokers = new.brokers = [first, second]
+            async with Cluster(f"127.0.0.1:{first.port}", request_timeout_ms=200) as cluster:
+                place = TopicPartition("t", 0)
+                assert await delete_records(cluster, {place: 3}, Deadline(20_000)) == {place: 3}
 
     asyncio.run(asyncio.wait_for(main(), 30))

@@ -92,6 +92,7 @@ class Cluster:
         self._random = random or Random()  # noqa: S311 - spreads retries, keeps no secret
         self._connections: dict[tuple[str, int], asyncio.Task[Connection]] = {}
         self._refreshed_at: dict[str, float] = {}
+        self._mistrusted_at: dict[int, float] = {}
         self._source: tuple[str, int] | None = None
         self._doubted: tuple[str, int] | None = None
 
@@ -136,8 +137,11 @@ class Cluster:
             raise
 
     def _mistrust(self, node_id: int | None) -> None:
-        """A broker does not answer: if it was the controller, another may be by now."""
-        if node_id is not None and node_id == self.metadata.controller_id:
+        """A broker does not answer: others may control, and lead, what it did by now."""
+        if node_id is None:
+            return
+        self._mistrusted_at[node_id] = asyncio.get_running_loop().time()
+        if node_id == self.metadata.controller_id:
             self.metadata.controller_id = NO_CONTROLLER
 
     def open_connection(self, node_id: int) -> Connection | None:
@@ -367,18 +371,25 @@ class Cluster:
         return await self.retrying(attempt, deadline, unknown_topic_wait_ms=patience_ms, on_retry=on_retry)
 
     async def leader(self, name: str, partition: int, deadline: Deadline) -> Node:
-        """The broker that leads a partition, as far as this client knows."""
-        topic = await self.topic(name, deadline)
-        try:
-            leader = topic.partition(partition).leader
-        except (LeaderNotAvailable, UnknownTopicOrPartition):
+        """The broker that leads a partition, as far as is known: asked anew if that one did not answer."""
+        leader = await self._leader_id(name, partition, deadline)
+        silent_at = self._mistrusted_at.get(leader)
+        if silent_at is not None and silent_at >= self._refreshed_at.get(name, float("-inf")):
             self.forget(name)
-            raise
+            leader = await self._leader_id(name, partition, deadline)
         try:
             return self.metadata.nodes[leader]
         except KeyError:
             self.forget(name)
             raise LeaderNotAvailable(f"broker {leader}, which leads {name}-{partition}, is away") from None
+
+    async def _leader_id(self, name: str, partition: int, deadline: Deadline) -> int:
+        topic = await self.topic(name, deadline)
+        try:
+            return topic.partition(partition).leader
+        except (LeaderNotAvailable, UnknownTopicOrPartition):
+            self.forget(name)
+            raise
 
 
 def _asked(name: str) -> MetadataRequest.MetadataRequestTopic:
