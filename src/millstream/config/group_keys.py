@@ -124,7 +124,7 @@ GROUP_KEYS = (
         "group.coordinator.rebalance.protocols",
         "list",
         ("classic", "consumer", "streams"),
-        "The group protocols that are served.",
+        "Whether the consumer protocol is served: if it is named. The classic one always is, others never.",
         ListOf(("consumer", "classic", "share", "streams")),
     ),
     ConfigKey(

@@ -155,8 +155,9 @@ NETWORK_KEYS = (
         "queued.max.request.bytes",
         "long",
         1 << 30,
-        "How many bytes of half-received requests all connections may hold together before the broker stops"
-        " reading large ones, but for one at a time; -1 sets no limit.",
+        "How many bytes of half-received requests the connections of a listener may hold together before the"
+        " broker stops reading large ones, but for one at a time. While others wait, a client that leaves off"
+        " in the midst of one is closed after 5 s, and one that takes 60 s for its turn. -1 sets no limit.",
     ),
     ConfigKey(
         "queued.max.requests",
