@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,6 +13,7 @@ from millstream.broker import cluster_state
 from millstream.broker.server import Broker
 from millstream.cluster.metadata import Topic
 from millstream.controller import listening, tree
+from millstream.controller.controller import Controller
 from millstream.controller.presence import QUIET_ROUNDS, Presence
 from millstream.errors import NetworkException
 from millstream.protocol.messages import ControlledShutdownRequest
@@ -282,6 +283,16 @@ def test_nothing_is_given_to_another_broker_that_is_silent(tmp_path: Path) -> No
     asyncio.run(main())
 
 
+async def part_with(head: Controller, brokers: Mapping[int, int]) -> None:
+    """Have a controller go on without brokers, by their epochs, as if they had been silent."""
+
+    async def part_with_them() -> None:
+        await head.term.partitions.stop_brokers(brokers)
+        head.term.presence.note(brokers)
+
+    await head.in_turn(part_with_them)
+
+
 @pytest.mark.parametrize("is_silent_first", [True, False])
 def test_a_broker_that_stops_does_not_come_back_by_asking_for_news(
     tmp_path: Path, is_silent_first: bool
@@ -291,17 +302,12 @@ def test_a_broker_that_stops_does_not_come_back_by_asking_for_news(
             await cluster.until_controller()
             head, broker = cluster.controller.controller, cluster.follower
             number, epoch = broker.config.node_id, broker.broker_epoch
-
-            async def part_with() -> None:
-                await head.term.partitions.stop_brokers({number: epoch})
-                head.term.presence.note({number: epoch})
-
             if is_silent_first:
-                await head.in_turn(part_with)
+                await part_with(head, {number: epoch})
             request = ControlledShutdownRequest(broker_id=number, broker_epoch=epoch)
             assert (await head.requests.stop_broker(request)).error_code == 0
             if not is_silent_first:
-                await head.in_turn(part_with)
+                await part_with(head, {number: epoch})
             sequence = head.term.feed.sequence
             await cluster.until(lambda: head.term.feed.is_applied(sequence, {number: epoch}))
             await asyncio.sleep(1)  # it asks twice a second
@@ -318,18 +324,13 @@ def test_a_broker_that_could_not_be_taken_back_is_parted_with_when_it_falls_sile
             await cluster.until_controller()
             head, broker = cluster.controller.controller, cluster.follower
             number, epoch = broker.config.node_id, broker.broker_epoch
-            partitions, presence = head.term.partitions, head.term.presence
 
             def refuse() -> NoReturn:
                 part(cluster.brokers.values(), monkeypatch, lambda broker_id: broker_id == number)
                 raise Unavailable("the registry is out of reach")
 
-            async def part_with() -> None:
-                await partitions.stop_brokers({number: epoch})
-                presence.note({number: epoch})
-
-            monkeypatch.setattr(partitions, "_elections", refuse)
-            await head.in_turn(part_with)
+            monkeypatch.setattr(head.term.partitions, "_elections", refuse)
+            await part_with(head, {number: epoch})
             await cluster.until(lambda: not head.term.picture.stopping)
             await cluster.until(lambda: number in head.term.picture.stopping)
 
