@@ -16,7 +16,7 @@ from millstream.client.cluster import Cluster
 from millstream.client.consumer_errors import NoOffset, NotSubscribed
 from millstream.client.errors import NoSuchTopic
 from millstream.client.face import Closed
-from millstream.client.topics import delete_records
+from millstream.client.record_deletion import delete_records
 from millstream.deadline import Deadline
 from millstream.protocol.batch import Codec
 from tests.client.consuming import PATIENCE_S, fill, new_topic, numbered, read

@@ -10,7 +10,7 @@ import pytest
 
 from millstream import AsyncAdmin, AsyncConsumer, AsyncProducer, TopicPartition
 from millstream.client.cluster import Cluster
-from millstream.client.topics import delete_records
+from millstream.client.record_deletion import delete_records
 from millstream.deadline import Deadline
 from millstream.errors import NotController, NotCoordinator, NotLeaderOrFollower
 from millstream.protocol.frame import RequestHeader

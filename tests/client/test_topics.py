@@ -12,7 +12,8 @@ from millstream.client.cluster import Cluster
 from millstream.client.configs import Change, Resource, alter_configs, describe_configs
 from millstream.client.errors import NoSuchTopic
 from millstream.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, Found, list_offsets
-from millstream.client.topics import add_partitions, create_topic, delete_records, delete_topic
+from millstream.client.record_deletion import delete_records
+from millstream.client.topics import add_partitions, create_topic, delete_topic
 from millstream.deadline import Deadline
 from millstream.errors import (
     InvalidConfig,

@@ -13,11 +13,11 @@ from millstream.client.cluster import Cluster
 from millstream.client.configs import Change, Resource, alter_configs
 from millstream.client.errors import NoSuchTopic
 from millstream.client.offsets import LATEST, list_offsets
+from millstream.client.record_deletion import delete_records
 from millstream.client.topics import (
     BROKER_DEFAULT,
     add_partitions,
     create_topic,
-    delete_records,
     delete_topic,
 )
 from millstream.client.wording import counted

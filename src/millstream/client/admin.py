@@ -25,6 +25,7 @@ from millstream.client.handover import end_transaction
 from millstream.client.metadata import Topic
 from millstream.client.offsets import LATEST, READ_COMMITTED, READ_UNCOMMITTED, Found, list_offsets
 from millstream.client.producer_identity import HandedOver
+from millstream.client.record_deletion import delete_records
 from millstream.client.replicas import (
     Reassignment,
     elect_leaders,
@@ -37,7 +38,6 @@ from millstream.client.topics import (
     Created,
     add_partitions,
     create_topic,
-    delete_records,
     delete_topic,
 )
 from millstream.client.transactions import (
@@ -180,7 +180,7 @@ class AsyncAdmin(MustClose):
     async def delete_records(
         self, offsets: Mapping[TopicPartition, int], timeout: float | None = None
     ) -> dict[TopicPartition, int | KafkaError]:
-        """Delete what lies before each offset (-1: all); gives the new first offsets, or errors."""
+        """Delete what lies before each offset (-1: all there is now); gives the new starts, or errors."""
         deadline = self._deadline(timeout)
         return await delete_records(self._cluster, offsets, deadline)
 

@@ -71,31 +71,60 @@ async def ask_leaders(
     """
     by_leader, errors = await _led(cluster, times_ms, deadline)
 
-    async def ask(leader: int, request: ListOffsetsRequest) -> None:
-        request.timeout_ms = deadline.remaining_ms
+    async def ask(leader: int, parts: Iterable[_Asked]) -> None:
+        request = _request(parts, isolation_level)
         try:
-            response = await cluster.request(leader, request, ListOffsetsResponse, deadline)
+            answer = await _ask(cluster, leader, request, deadline)
         except KafkaError as error:
             errors.append(error)
             for asked in request.topics:
                 cluster.forget(asked.name)
             return
         found: dict[TopicPartition, Found] = {}
-        for topic in response.topics:
-            for part in topic.partitions:
-                partition = TopicPartition(topic.name, part.partition_index)
-                try:
-                    raise_for(part.error_code, None, f"partition {partition}")
-                except KafkaError as error:
-                    cluster.forget(topic.name)
-                    errors.append(error)
-                    continue
-                found[partition] = Found(part.offset, part.timestamp, part.leader_epoch)
+        for partition, place in answer.items():
+            if isinstance(place, KafkaError):
+                cluster.forget(partition.topic)
+                errors.append(place)
+            else:
+                found[partition] = place
         take(found)
 
-    requests = {leader: _request(parts, isolation_level) for leader, parts in by_leader.items()}
-    await asyncio.gather(*(ask(leader, request) for leader, request in requests.items()))
+    await asyncio.gather(*(ask(leader, parts) for leader, parts in by_leader.items()))
     return errors
+
+
+async def ask_leader(
+    cluster: Cluster, leader: int, times_ms: Mapping[TopicPartition, int], deadline: Deadline
+) -> dict[TopicPartition, Found | KafkaError]:
+    """Ask one broker once for the offsets of partitions that it leads."""
+    parts = [
+        (
+            partition,
+            ListOffsetsRequest.ListOffsetsPartition(
+                partition_index=partition.partition, current_leader_epoch=-1, timestamp=time_ms
+            ),
+        )
+        for partition, time_ms in times_ms.items()
+    ]
+    return await _ask(cluster, leader, _request(parts, READ_UNCOMMITTED), deadline)
+
+
+async def _ask(
+    cluster: Cluster, leader: int, request: ListOffsetsRequest, deadline: Deadline
+) -> dict[TopicPartition, Found | KafkaError]:
+    request.timeout_ms = deadline.remaining_ms
+    response = await cluster.request(leader, request, ListOffsetsResponse, deadline)
+    answer: dict[TopicPartition, Found | KafkaError] = {}
+    for topic in response.topics:
+        for part in topic.partitions:
+            partition = TopicPartition(topic.name, part.partition_index)
+            try:
+                raise_for(part.error_code, None, f"partition {partition}")
+            except KafkaError as error:
+                answer[partition] = error
+            else:
+                answer[partition] = Found(part.offset, part.timestamp, part.leader_epoch)
+    return answer
 
 
 _Asked = tuple[TopicPartition, ListOffsetsRequest.ListOffsetsPartition]

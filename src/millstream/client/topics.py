@@ -1,4 +1,4 @@
-"""Changes to topics: create, delete, add partitions, delete records. Each takes a deadline."""
+"""Changes to topics: create, delete, add partitions. Each takes a deadline."""
 
 from __future__ import annotations
 
@@ -13,20 +13,17 @@ from millstream.client.metadata import Topic
 from millstream.deadline import Deadline
 from millstream.errors import (
     InvalidPartitions,
-    KafkaError,
     LeaderNotAvailable,
     NotController,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from millstream.model import NO_UUID, TopicPartition
+from millstream.model import NO_UUID
 from millstream.protocol.messages import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreateTopicsRequest,
     CreateTopicsResponse,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
@@ -184,39 +181,6 @@ async def add_partitions(
     await cluster.retrying(attempt, deadline)
     if not validate_only:
         await _until_led(cluster, name, deadline, at_least=total)
-
-
-async def delete_records(
-    cluster: Cluster, offsets: Mapping[TopicPartition, int], deadline: Deadline
-) -> dict[TopicPartition, int | KafkaError]:
-    """Delete what lies before each offset (-1: before the high watermark); gives the new start offsets."""
-    results: dict[TopicPartition, int | KafkaError] = {}
-    for partition, offset in offsets.items():
-        try:
-            results[partition] = await _delete_records(cluster, partition, offset, deadline)
-        except KafkaError as error:
-            results[partition] = error
-    return results
-
-
-async def _delete_records(
-    cluster: Cluster, partition: TopicPartition, offset: int, deadline: Deadline
-) -> int:
-    async def attempt() -> int:
-        leader = await cluster.leader(partition.topic, partition.partition, deadline)
-        part = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=partition.partition, offset=offset)
-        request = DeleteRecordsRequest(
-            topics=[DeleteRecordsRequest.DeleteRecordsTopic(name=partition.topic, partitions=[part])],
-            timeout_ms=cluster.try_timeout_ms(deadline),
-        )
-        response = await cluster.request(leader.id, request, DeleteRecordsResponse, deadline)
-        answer = response.topics[0].partitions[0]
-        if answer.error_code:
-            cluster.forget(partition.topic)
-            raise_for(answer.error_code, None, f"partition {partition}")
-        return answer.low_watermark
-
-    return await cluster.retrying(attempt, deadline)
 
 
 def _check_controller(cluster: Cluster, code: int) -> None:
