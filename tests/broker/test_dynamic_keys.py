@@ -345,7 +345,7 @@ def test_one_value_that_does_not_hold_here_does_not_keep_others_from_it(
     async def change(broker: Broker, **texts: str) -> None:
         ops = [AlterOp(name.replace("_", "."), Op.SET, text) for name, text in texts.items()]
         await broker.controller.set_broker_config(
-            "1", lambda texts: altered(texts, ops, BROKER_KEYS, broker.config), validate_only=False
+            "1", lambda texts: altered(texts, ops, BROKER_KEYS, broker.config.inherited), validate_only=False
         )
 
     def said(of: str) -> list[str]:

@@ -15,7 +15,7 @@ BROKER = BrokerConfig({"log.cleanup.policy": "compact"})
 
 def topic(texts: dict[str, str], *ops: AlterOp) -> dict[str, str]:
     before = dict(texts)
-    result = altered(texts, ops, TOPIC_KEYS, BROKER)
+    result = altered(texts, ops, TOPIC_KEYS, lambda name: BROKER.topic_default(name)[0])
     assert texts == before
     return result
 
@@ -39,12 +39,13 @@ def test_a_list_that_is_not_set_begins_with_what_holds() -> None:
     assert topic({}, AlterOp("cleanup.policy", Op.APPEND, "delete")) == {"cleanup.policy": "compact,delete"}
     assert topic({}, AlterOp("cleanup.policy", Op.SUBTRACT, "compact")) == {"cleanup.policy": ""}
     ops = [AlterOp("log.cleanup.policy", Op.APPEND, "delete")]
-    assert altered({}, ops, BROKER_KEYS, BROKER) == {"log.cleanup.policy": "compact,delete"}
+    assert altered({}, ops, BROKER_KEYS, BROKER.inherited) == {"log.cleanup.policy": "compact,delete"}
 
 
 def test_keys_of_one_listener_can_be_altered() -> None:
     name = "listener.name.plaintext.ssl.enabled.protocols"
-    assert altered({}, [AlterOp(name, Op.APPEND, "TLSv1.3")], BROKER_KEYS, BROKER) == {name: "TLSv1.3"}
+    ops = [AlterOp(name, Op.APPEND, "TLSv1.3")]
+    assert altered({}, ops, BROKER_KEYS, BROKER.inherited) == {name: "TLSv1.3"}
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import pytest
 
-from millstream.broker.controller_link import ControllerLink
+from millstream.broker.controller_link import PASSING, ControllerLink
 from millstream.broker.server import PEER_LISTENER, Broker
 from millstream.client.connection import Connection, connect
 from millstream.deadline import Deadline
@@ -66,6 +67,7 @@ Run = Callable[[Test], None]
 R = TypeVar("R", bound=Response)
 
 TOPIC, BROKER, LOGGER = 2, 4, 8
+SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
 @pytest.fixture
@@ -245,21 +247,25 @@ def test_of_elections_the_controller_did_not_answer_every_version_can_tell(
 ) -> None:
     async def test(cluster: Cluster) -> None:
         broker = cluster.follower
+        await cluster.create("t", partitions=2)
+        await cluster.until(lambda: "t" in broker.metadata.topics)
 
         async def lost(*_: object) -> NoReturn:
             raise NetworkException("the connection is closed")
 
         monkeypatch.setattr(broker.peers, "request", lost)
-        elect = ElectLeadersRequest(
-            topic_partitions=[ElectLeadersRequest.TopicPartitions(topic="t", partitions=[0, 1])]
-        )
-        for version, expected in ((0, [RequestTimedOut.code] * 2), (2, [])):
-            answer = await ask(broker, elect, ElectLeadersResponse, version)
-            codes = [
-                one.error_code for each in answer.replica_election_results for one in each.partition_result
-            ]
-            assert codes == expected
-            assert answer.error_code == (0 if expected else RequestTimedOut.code)
+        named = [ElectLeadersRequest.TopicPartitions(topic="t", partitions=[0, 1])]
+        for wanted in (named, None):  # these two, and all that there are
+            elect = ElectLeadersRequest(topic_partitions=wanted)
+            for version, expected in ((0, [RequestTimedOut.code] * 2), (2, [])):
+                answer = await ask(broker, elect, ElectLeadersResponse, version)
+                codes = [
+                    one.error_code
+                    for each in answer.replica_election_results
+                    for one in each.partition_result
+                ]
+                assert codes == expected
+                assert answer.error_code == (0 if expected else RequestTimedOut.code)
 
     run(test)
 
@@ -295,32 +301,96 @@ def test_a_brokers_own_list_is_what_it_adds_to_at_any_broker(run: Run) -> None:
         await cluster.stop(number)
         broker = await cluster.start(number, {key: "compact"})
         assert cluster.controller.config[key] == ("delete",)
-        for operation, held in ((2, ("compact", "delete")), (3, ("compact",)), (2, ("compact", "delete"))):
-            (resource,) = resources((BROKER, str(number), key, "delete"))
-            resource.configs[0].config_operation = operation
-            request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
-            answer = await ask(broker, request, IncrementalAlterConfigsResponse)
-            assert [each.error_code for each in answer.responses] == [0]
+        changes = ((APPEND, ("compact", "delete")), (SUBTRACT, ("compact",)), (APPEND, ("compact", "delete")))
+        for operation, held in changes:
+            assert await alter_own(broker, key, operation, "delete") == [0]
             await cluster.until(lambda held=held: broker.config[key] == held)  # type: ignore[misc]
+        # What is asked at the same time is done in the controller's turns, with what is set by then.
+        async with held_up(cluster.controller):
+            gone = asyncio.create_task(alter_own(broker, key, DELETE, None))
+            await asyncio.sleep(0.1)
+            added = asyncio.create_task(alter_own(broker, key, APPEND, "compact"))
+            await asyncio.sleep(0.1)
+        assert [*await asyncio.gather(gone, added)] == [[0]] * 2
+        await cluster.until(lambda: broker.config[key] == ("compact",))
+        # All brokers' list is none of this broker's.
+        assert await alter_own(broker, key, APPEND, "compact", of_all=True) == [0]
+        await cluster.until(lambda: cluster.controller.config[key] == ("delete", "compact"))
 
     run(test)
 
 
-def test_what_several_clients_add_to_a_brokers_list_is_all_there(run: Run) -> None:
+def test_what_several_clients_do_to_a_brokers_list_is_all_done(run: Run) -> None:
     async def test(cluster: Cluster) -> None:
         broker, key = cluster.follower, "metric.reporters"
-
-        async def add(value: str) -> list[int]:
-            (resource,) = resources((BROKER, str(broker.config.node_id), key, value))
-            resource.configs[0].config_operation = 2
-            request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
-            answer = await ask(broker, request, IncrementalAlterConfigsResponse)
-            return [each.error_code for each in answer.responses]
-
-        assert await asyncio.gather(*map(add, "abc")) == [[0]] * 3
+        async with held_up(cluster.controller):
+            first = asyncio.create_task(alter_own(broker, key, SET, "z"))
+            await asyncio.sleep(0.1)
+            second = asyncio.create_task(alter_own(broker, key, APPEND, "y"))
+            await asyncio.sleep(0.1)
+        assert [*await asyncio.gather(first, second)] == [[0]] * 2
+        await cluster.until(lambda: broker.config[key] == ("z", "y"))
+        assert await alter_own(broker, key, DELETE, None) == [0]
+        added = await asyncio.gather(*(alter_own(broker, key, APPEND, value) for value in "abc"))
+        assert added == [[0]] * 3
         await cluster.until(lambda: set(broker.config[key]) == {*"abc"})
 
     run(test)
+
+
+def test_what_is_added_to_a_list_while_its_broker_becomes_the_controller_is_all_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(60), Cluster(tmp_path, count=2) as cluster:
+            old = (await cluster.until_controller()).config.node_id
+            broker, key, reach = cluster.follower, "metric.reporters", cluster.follower.peers.link
+
+            def link(broker_id: int, purpose: str) -> object:
+                if purpose.endswith(PASSING):
+                    raise NetworkException("cut")
+                return reach(broker_id, purpose)
+
+            monkeypatch.setattr(broker.peers, "link", link)
+            adds = [asyncio.create_task(alter_own(broker, key, APPEND, value)) for value in "abc"]
+            await asyncio.sleep(0.3)
+            await cluster.stop(old)
+            assert await asyncio.gather(*adds) == [[0]] * 3
+            assert broker.controller.is_active
+            await cluster.until(lambda: set(broker.config[key]) == {*"abc"})
+
+    asyncio.run(main())
+
+
+async def alter_own(
+    broker: Broker, key: str, operation: int, value: str | None, *, of_all: bool = False
+) -> list[int]:
+    """Change one of a broker's own settings, or of all brokers', through that broker."""
+    name = "" if of_all else str(broker.config.node_id)
+    config = IncrementalAlterConfigsRequest.AlterableConfig(name=key, config_operation=operation, value=value)
+    resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
+        resource_type=BROKER, resource_name=name, configs=[config]
+    )
+    request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+    answer = await ask(broker, request, IncrementalAlterConfigsResponse)
+    return [each.error_code for each in answer.responses]
+
+
+@asynccontextmanager
+async def held_up(controller: Broker) -> AsyncIterator[None]:
+    """The controller is busy for so long: whatever is asked of it waits for its turn."""
+    end = asyncio.Event()
+
+    async def busy() -> None:
+        await end.wait()
+
+    turn = asyncio.create_task(controller.controller.in_turn(busy))
+    await asyncio.sleep(0)
+    try:
+        yield
+    finally:
+        end.set()
+        await turn
 
 
 def resources(

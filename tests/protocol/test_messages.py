@@ -3,7 +3,12 @@
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from millstream.protocol.messages import REQUESTS, DescribeLogDirsRequest, DescribeLogDirsResponse
+from millstream.protocol.messages import (
+    REQUESTS,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    IncrementalAlterConfigsRequest,
+)
 from millstream.protocol.schema import Message
 from tests.protocol.strategies import CASE_IDS, CASES, kio_class, kio_decode, kio_encode, structs, to_kio
 
@@ -109,3 +114,15 @@ def test_what_is_millstreams_own_of_log_dirs_survives_the_wire(version: int) -> 
     )
     sent = DescribeLogDirsResponse(results=[result])
     assert DescribeLogDirsResponse.decode(sent.encode(version), version) == sent
+
+
+def test_what_is_millstreams_own_of_changed_lists_survives_the_wire() -> None:
+    for inherited in (None, "", "a,b"):
+        config = IncrementalAlterConfigsRequest.AlterableConfig(
+            name="n", config_operation=2, value="c", inherited=inherited
+        )
+        resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
+            resource_type=4, resource_name="1", configs=[config]
+        )
+        sent = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+        assert IncrementalAlterConfigsRequest.decode(sent.encode(1), 1) == sent

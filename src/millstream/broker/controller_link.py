@@ -55,8 +55,6 @@ class ControllerLink:
             self._free_lines.put_nowait(line)
         self.is_passing_large = False
         """Whether a large request is with the controller; in memory it becomes many times its size."""
-        self.telling_lists = asyncio.Lock()
-        """Held while the controller is told what this broker's own lists are to be."""
 
     async def ask(self, request: Request, answer: type[R], timeout_ms: float, purpose: str = PURPOSE) -> R:
         """Send a request to another broker that is the controller."""

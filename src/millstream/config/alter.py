@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
-from millstream.config.broker import BrokerConfig
 from millstream.config.broker_keys import BROKER_KEYS, find_key
+from millstream.config.checks import Value
 from millstream.config.keys import ConfigKey, nearest
-from millstream.config.topic import REMOVED, TOPIC_KEYS
+from millstream.config.topic import REMOVED
 from millstream.errors import InvalidConfig, InvalidRequest
 
 
@@ -34,11 +34,12 @@ def altered(
     texts: Mapping[str, str],
     ops: Iterable[AlterOp],
     keys: Mapping[str, ConfigKey],
-    config: BrokerConfig,
+    inherited: Callable[[str], Value],
 ) -> dict[str, str]:
     """The texts after all changes; InvalidRequest or InvalidConfig if one cannot be made.
 
-    APPEND and SUBTRACT work on what holds now, also where it is a default, and make it the resource's own.
+    APPEND and SUBTRACT work on what holds now, and make it the resource's own: where the resource does not
+    set a list, on what is `inherited`.
     Whether the new texts are valid is for `check_topic_overrides` and `set_dynamic` to say.
     """
     result = dict(texts)
@@ -58,7 +59,7 @@ def altered(
         elif op in (Op.APPEND, Op.SUBTRACT):
             if key.kind != "list":
                 raise InvalidConfig(f"{name} is not a list; set it instead of appending or subtracting")
-            before = _members(result[name]) if name in result else _current(name, keys, config)
+            before = _members(result[name]) if name in result else _inherited_members(inherited(name))
             given = _members(value)
             if op == Op.APPEND:
                 after = before + [member for member in given if member not in before]
@@ -75,9 +76,7 @@ def _members(text: str) -> list[str]:
     return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
-def _current(name: str, keys: Mapping[str, ConfigKey], config: BrokerConfig) -> list[str]:
-    """What holds for a list that the resource does not set."""
-    value = config.topic_default(name)[0] if keys is TOPIC_KEYS else config.for_name(name)
+def _inherited_members(value: Value) -> list[str]:
     return list(value) if isinstance(value, tuple) else []
 
 

@@ -85,10 +85,6 @@ class BrokerConfig:
         """The value that was given at the start, or the default, whatever was set since."""
         return self._static.values.get(name, BROKER_KEYS[name].default)
 
-    def for_name(self, name: str) -> Any:
-        """The value of a name that may be given for one listener only; None if it is not."""
-        return self._values.get(name)
-
     def for_listener(self, listener: str, name: str, otherwise: Any) -> Any:
         """The value of a key that is given for one listener alone, listener.name.LISTENER.KEY."""
         return self._values.get(f"{LISTENER_PREFIX}{listener.lower()}.{name}", otherwise)
@@ -159,6 +155,14 @@ class BrokerConfig:
                 return value, layer.source
         return key.default, Source.DEFAULT
 
+    def inherited(self, name: str, *, is_default: bool = False) -> Value:
+        """What holds for a name that is not set while running: on this broker, or on all (`is_default`)."""
+        for layer in self.layers[2 if is_default else 1 :]:
+            if name in layer.values:
+                return layer.values[name]
+        key = BROKER_KEYS.get(name)
+        return None if key is None else key.default
+
     def idle_keys(self) -> Iterator[ConfigKey]:
         """The keys that were given although they change nothing here, for a word to the user."""
         for name in self._static.texts:
@@ -174,20 +178,20 @@ class BrokerConfig:
         Answers the names whose value changed. InvalidConfig if a key may not be set there or a value is
         not valid; nothing is changed then.
         """
-        kept = one, every = self._dynamic, self._dynamic_default
+        one, every = self._dynamic, self._dynamic_default
         if broker is not None:
             one = Layer(Source.DYNAMIC_BROKER, broker, check_dynamic(broker, per_broker=True))
         if default is not None:
             every = Layer(Source.DYNAMIC_DEFAULT, default, check_dynamic(default, per_broker=False))
-        self._dynamic, self._dynamic_default = one, every
-        before = self._values
-        self._resolve()
+        trial = copy(self)
+        trial._dynamic, trial._dynamic_default = one, every
+        trial._resolve()
         try:
-            self._check()
+            trial._check()
         except ConfigError as error:
-            self._dynamic, self._dynamic_default = kept
-            self._resolve()
             raise InvalidConfig(str(error)) from None
+        before = self._values
+        vars(self).update(vars(trial))
         names = before.keys() | self._values.keys()
         return frozenset(name for name in names if before.get(name) != self._values.get(name))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
 from typing import Any, TypeVar
 
 from millstream.broker.handlers.passing_on import passed_on, was_passed_on
@@ -12,6 +11,7 @@ from millstream.broker.log_levels import alter_log_levels, log_levels
 from millstream.broker.router import LONG_LIST_BYTES, Context, handles
 from millstream.config.alter import AlterOp, Op, altered
 from millstream.config.broker_keys import BROKER_KEYS
+from millstream.config.checks import Value
 from millstream.config.describe import Described, describe_broker, describe_topic
 from millstream.config.group import GROUP_CONFIG_KEYS, describe_group
 from millstream.config.keys import ConfigKey
@@ -167,19 +167,35 @@ def _check_broker(ctx: Context, resource: Resource, change: Callable[[Any], Chan
         config.check_change(before, change(resource)(before, BROKER_KEYS))
 
 
-def _list_changes(
-    ctx: Context, resources: Iterable[Resource]
-) -> list[IncrementalAlterConfigsRequest.AlterableConfig]:
-    """What is to be added to lists of this broker, or taken from them, that are not set while it runs."""
-    own, texts = str(ctx.broker.config.node_id), ctx.broker.config.layers[0].texts
-    return [
-        config
-        for resource in resources
-        if isinstance(resource, IncrementalResource)
-        and (resource.resource_type, resource.resource_name) == (BROKER, own)
-        for config in resource.configs
-        if config.config_operation in (Op.APPEND, Op.SUBTRACT) and config.name not in texts
-    ]
+def _tell_inherited(ctx: Context, resources: Iterable[Resource]) -> None:
+    """Have the controller know what the lists of this broker are where nothing is set: its own may differ."""
+    own = str(ctx.broker.config.node_id)
+    for resource in resources:
+        if not isinstance(resource, IncrementalResource):
+            return
+        if (resource.resource_type, resource.resource_name) == (BROKER, own):
+            for config in resource.configs:
+                config.inherited = None
+                if config.config_operation in (Op.APPEND, Op.SUBTRACT):
+                    value = ctx.broker.config.inherited(config.name)
+                    config.inherited = ",".join(value) if isinstance(value, tuple) else None
+
+
+def _inherited(ctx: Context, resource: IncrementalResource) -> Callable[[str], Value]:
+    """Gives what holds for a name that a resource does not set."""
+    config = ctx.broker.config
+    if resource.resource_type == TOPIC:
+        return lambda name: config.topic_default(name)[0]
+    is_default = resource.resource_name == ""
+    told = {each.name: each.inherited for each in resource.configs} if was_passed_on(ctx) else {}
+
+    def of_broker(name: str) -> Value:
+        text = None if is_default else told.get(name)
+        if text is None:
+            return config.inherited(name, is_default=is_default)
+        return tuple(text.split(",")) if text else ()
+
+    return of_broker
 
 
 def _described(config: Described, with_synonyms: bool, with_documentation: bool) -> ConfigEntry:
@@ -209,8 +225,8 @@ async def incremental_alter_configs(
     """v1 flexible. Set, delete, append and subtract, all of a resource or none (KIP-339)."""
 
     def change(resource: IncrementalResource) -> Change:
-        ops = _ops(resource)
-        return lambda texts, keys: altered(texts, ops, keys, ctx.broker.config)
+        ops, inherited = _ops(resource), _inherited(ctx, resource)
+        return lambda texts, keys: altered(texts, ops, keys, inherited)
 
     return await _answer(ctx, req, IncrementalAlterConfigsResponse, change)
 
@@ -294,11 +310,9 @@ async def _are_passed_on(
     One that was reached and did not answer is such a result too: none is altered a second time here.
     """
     req.resources = [resource for resource, _ in left]
+    _tell_inherited(ctx, req.resources)
     try:
-        if _list_changes(ctx, req.resources):
-            passed = await _lists_passed_on(ctx, req, response)
-        else:
-            passed = await passed_on(ctx, req, response)
+        passed = await passed_on(ctx, req, response)
     except KafkaError as error:
         for _, result in left:
             _refuse(result, error)
@@ -309,22 +323,6 @@ async def _are_passed_on(
         result.error_code = told.error_code
         result.error_message = told.error_message
     return True
-
-
-async def _lists_passed_on(
-    ctx: Context, req: IncrementalAlterConfigsRequest | AlterConfigsRequest, response: type[Alteration]
-) -> Alteration | None:
-    """The controller's answer to what adds to this broker's lists: it is told what they are then.
-
-    The controller would begin with its own. One request after another: each adds to what the one before set.
-    But large ones do not wait, since they have a turn that others wait for.
-    """
-    async with ctx.broker.controller_link.telling_lists if ctx.turn is None else nullcontext():
-        for config in _list_changes(ctx, req.resources):
-            op = AlterOp(config.name, config.config_operation, config.value)
-            config.value = altered({}, [op], BROKER_KEYS, ctx.broker.config)[config.name]
-            config.config_operation = Op.SET
-        return await passed_on(ctx, req, response)
 
 
 def _refuse(result: Result, error: KafkaError) -> None:

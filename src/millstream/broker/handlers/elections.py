@@ -25,7 +25,7 @@ async def elect_leaders(ctx: Context, req: ElectLeadersRequest) -> ElectLeadersR
     election are left out then.
     """
     wanted = _named(req)
-    refused = partial(_refused, wanted) if ctx.version == 0 else None
+    refused = partial(_refused, ctx, wanted) if ctx.version == 0 else None
     passed = await passed_on(ctx, req, ElectLeadersResponse, refused)
     if passed is not None and (ctx.version > 0 or not passed.error_code):
         return passed
@@ -59,9 +59,17 @@ def _named(req: ElectLeadersRequest) -> list[TopicPartition] | None:
     ]
 
 
-def _refused(wanted: Iterable[TopicPartition] | None, error: KafkaError) -> ElectLeadersResponse:
+def _refused(
+    ctx: Context, wanted: Iterable[TopicPartition] | None, error: KafkaError
+) -> ElectLeadersResponse:
     """An error of all partitions, told of each: version 0 has no place for it but there."""
-    return _answer(dict.fromkeys(wanted or (), error))
+    if wanted is None:
+        wanted = [
+            TopicPartition(topic.name, index)
+            for topic in ctx.broker.metadata.topics.values()
+            for index in range(len(topic.partitions))
+        ]
+    return _answer(dict.fromkeys(wanted, error))
 
 
 def _answer(outcomes: Mapping[TopicPartition, Outcome]) -> ElectLeadersResponse:

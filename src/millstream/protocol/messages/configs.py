@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream.protocol.schema import Request, Response, Struct, since
+from millstream.protocol.schema import Request, Response, Struct, since, tagged
 from millstream.protocol.types import i8, i16, i32
 
 
@@ -78,12 +78,17 @@ class AlterConfigsResponse(Response, to=AlterConfigsRequest):
 
 
 class IncrementalAlterConfigsRequest(Request, key=44, versions=(0, 1), flexible=1):
-    """Sets, deletes, appends to or subtracts from single configs (KIP-339); v1 is flexible."""
+    """Sets, deletes, appends to or subtracts from single configs (KIP-339); v1 is flexible.
+
+    Millstream's own, from a broker that passes it on: what a list of that broker is where nothing is set
+    while it runs.
+    """
 
     class AlterableConfig(Struct):
         name: str
         config_operation: i8
         value: str | None = None
+        inherited: str | None = tagged(30000, None, since=1)
 
     class AlterConfigsResource(Struct):
         resource_type: i8
