@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
 
 from millstream.client.cluster import Cluster
-from millstream.client.health import Health, examine, judge
+from millstream.client.health import Health, current_metadata, examine, judge
 from millstream.client.metadata import Metadata, Node, Partition, Topic
 from millstream.deadline import Deadline
 from millstream.errors import ClusterAuthorizationFailed, KafkaStorageError
@@ -24,7 +29,8 @@ from millstream.protocol.messages import (
     MetadataResponse,
 )
 from millstream.protocol.schema import Request
-from tests.client.scripted import Answer, all_versions, scripted_broker
+from tests.client.scripted import Answer, Script, ScriptedBroker, all_versions, scripted_broker
+from tests.cluster.brokers import Brokers, run, until
 
 
 def metadata(*partitions: Partition, nodes: tuple[int, ...] = (1, 2, 3), controller: int = 1) -> Metadata:
@@ -150,3 +156,77 @@ def test_a_broker_that_does_not_answer_is_no_health() -> None:
     assert not found.is_healthy
     assert found.unresponsive_brokers == [1, 3]
     assert found.summary == "unhealthy: brokers that do not answer: 1, 3 (of 1 partition)"
+
+
+def test_a_broker_that_is_cut_off_from_the_others_is_not_believed(tmp_path: Path) -> None:
+    """What it was told last may be long ago; the controller knows what is so now."""
+
+    async def test(brokers: Brokers) -> None:
+        await brokers.create("t", partitions=3, min_insync_replicas="2")
+        await brokers.send("t", b"v")
+        controller = brokers.controller.config.node_id
+        deaf = next(number for number in brokers.ids if number != controller)
+        await brokers[deaf].cluster_state.stop()  # it hears no more news of the controller
+        await brokers.stop(next(number for number in brokers.ids if number not in (controller, deaf)))
+        await until(lambda: len(brokers.controller.metadata.brokers) == 2)
+        for number in (controller, deaf):
+            async with Cluster(f"127.0.0.1:{brokers[number].port}") as cluster:
+                found = await examine(cluster, Deadline(20_000))
+                assert (found.controller, found.brokers, found.missing_brokers) == (
+                    controller,
+                    sorted((controller, deaf)),
+                    [number for number in brokers.ids if number not in (controller, deaf)],
+                )
+                assert len(found.under_replicated) == 3
+
+    run(test, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("told", "asked"),
+    [
+        ((0, 0, 0), 0),
+        ((1, 1, 1), 1),
+        ((1, 2, 2), 2),  # who was the controller knows who is now
+        ((1, -1, 2), 1),  # it is not any more, and there is none
+        ((-1, 1, 2), 0),
+        ((1, 2, 0), 0),  # each says another: at most three are asked
+        ((1, None, 2), 0),  # it does not answer
+    ],
+)
+def test_who_is_said_to_be_the_controller_is_asked(told: Sequence[int | None], asked: int) -> None:
+    """`told`: who each broker says is the controller; `asked`: whose word on topics is taken."""
+
+    async def main() -> Metadata:
+        brokers: list[ScriptedBroker] = []
+
+        def describing(number: int) -> Script:
+            async def script(_: RequestHeader, request: Request) -> Answer:
+                if isinstance(request, ApiVersionsRequest):
+                    return all_versions()
+                controller = told[number]
+                if controller is None:
+                    return None
+                assert isinstance(request, MetadataRequest)
+                topic = MetadataResponse.MetadataResponseTopic(name=f"of-{number}", partitions=[])
+                return MetadataResponse(
+                    brokers=[
+                        MetadataResponse.MetadataResponseBroker(node_id=id_, host="127.0.0.1", port=each.port)
+                        for id_, each in enumerate(brokers)
+                    ],
+                    controller_id=controller,
+                    topics=[] if request.topics == [] else [topic],
+                )
+
+            return script
+
+        async with AsyncExitStack() as stack:
+            for script in map(describing, range(3)):
+                broker = await stack.enter_async_context(scripted_broker(script))
+                brokers.append(broker)
+            async with Cluster(f"127.0.0.1:{brokers[0].port}") as cluster:
+                cluster.doubt = lambda: None  # type: ignore[method-assign]
+                return await current_metadata(cluster, Deadline(3000))
+
+    found = asyncio.run(main())
+    assert list(found.topics) == [f"of-{asked}"]

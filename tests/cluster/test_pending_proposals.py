@@ -8,8 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from millstream.broker.cluster_state import MAX_WAIT_MS
+from millstream.cluster.peers import COPYING
 from millstream.controller import tree
 from millstream.errors import InvalidUpdateVersion, NetworkException
+from millstream.model import TopicPartition
 from millstream.protocol.messages import AlterPartitionRequest, AlterPartitionResponse
 from millstream.registry.contract import Set
 from tests.cluster.brokers import Brokers, run, until
@@ -162,3 +165,32 @@ def test_a_leader_that_waits_for_another_before_it_stops_leads_on_whoever_leaves
             assert brokers.replica(heir, name).log.end_offset == 20
 
     run(test, tmp_path, count=4)
+
+
+def test_a_leader_that_hears_late_that_a_move_has_ended_is_done_with_it(tmp_path: Path) -> None:
+    """The answer to what it proposed came first, and has the same version."""
+
+    async def test(brokers: Brokers) -> None:
+        controller = brokers.controller
+        leader, other = (each for each in brokers.ids if each != controller.config.node_id)
+        await brokers.place("t", {0: [leader]}, {})
+        await brokers.send("t", RECORD)
+        copies = cut(brokers, other, COPYING)
+        moves = {TopicPartition("t", 0): [leader, other]}
+        await controller.controller.reassign(moves, may_resize=True)
+        await until(lambda: brokers.replica(leader, "t").state.adding == [other])
+        hears = cut(brokers, leader, "controller")
+        await asyncio.sleep(MAX_WAIT_MS / 1000 + 0.1)  # until what it asked before is answered
+        copies()
+        await until(lambda: brokers.isr_of("t") == sorted([leader, other]))
+        await until(lambda: sorted(brokers.replica(leader, "t").state.isr) == sorted([leader, other]))
+        assert brokers.replica(leader, "t").state.adding == [other]
+        hears()
+        await until(lambda: brokers.replica(leader, "t").state.adding == [])
+        leadership = brokers.replica(leader, "t").leadership
+        assert leadership is not None
+        await brokers.stop(other)
+        await until(lambda: brokers.isr_of("t") == [leader])
+        await until(lambda: leadership.is_under_replicated)
+
+    run(test, tmp_path)

@@ -173,6 +173,11 @@ class Reader:
             self._consumer.close()
 
 
+def is_java(value: bytes) -> bool:
+    """Whether a record is one of a `JavaWriter`."""
+    return value.startswith(b"7.")
+
+
 class JavaWriter:
     """Kafka's own VerifiableProducer, which tells of every acknowledgement."""
 

@@ -8,14 +8,10 @@ import pytest
 
 from millstream.testing import Cluster
 from tests.failover.conftest import MakeCluster
-from tests.failover.load import JavaWriter, Reader, Writer, check, read_all
+from tests.failover.load import JavaWriter, Reader, Writer, check, is_java, read_all
 
 PARTITIONS = 6
 SAFE = {"min.insync.replicas": "2"}
-
-
-def is_java(value: bytes) -> bool:
-    return value.startswith(b"7.")
 
 
 @pytest.mark.java
@@ -46,33 +42,46 @@ def test_any_broker_is_killed_and_clients_go_on(cluster: Cluster) -> None:
     assert java.failed == []
 
 
+@pytest.mark.java
 def test_the_last_one_in_sync_serves_all_that_was_committed(cluster: Cluster) -> None:
-    """N-1 killed at once: the survivor leads everything, and with min ISR 1 takes writes."""
+    """N-1 killed at once: the survivor leads everything, and with min ISR 1 takes writes, also of Java."""
     safe = cluster.create_topic("safe", 3, replication_factor=3, configs=SAFE)
     free = cluster.create_topic("free", 3, replication_factor=3, configs={"min.insync.replicas": "1"})
-    with Writer(cluster.bootstrap, safe) as first, Writer(cluster.bootstrap, free) as second:
+    with (
+        Writer(cluster.bootstrap, safe) as first,
+        Writer(cluster.bootstrap, free) as second,
+        JavaWriter(cluster.bootstrap, free) as java,
+    ):
+        java.wait_for(20)
         first.wait_for(300)
         second.wait_for(300)
         first.stop()
         for broker_id in (1, 2):
             cluster[broker_id].kill()
         second.wait_for(300)
+        java.wait_for(20)
         second.stop()
+        java.stop()
+    assert java.failed == []
     health = cluster.wait_until(lambda health: not health.offline)
     assert health.brokers == [3]
     assert len(health.under_min_isr) >= 3
     check(read_all(cluster[3].address, safe, 3), first)
-    check(read_all(cluster[3].address, free, 3), second)
+    found = read_all(cluster[3].address, free, 3)
+    check(found, second, others=is_java)
+    assert java.acknowledged <= {value for values in found.values() for value in values}
     for broker_id in (1, 2):
         cluster.start_broker(broker_id)
     cluster.wait_until_healthy()
     check(read_all(cluster.bootstrap, safe, 3), first)
-    check(read_all(cluster.bootstrap, free, 3), second)
+    check(read_all(cluster.bootstrap, free, 3), second, others=is_java)
 
 
+@pytest.mark.java
 def test_a_broker_with_an_empty_folder_copies_everything_before_others_rely_on_it(cluster: Cluster) -> None:
     topic = cluster.create_topic("t", 3, replication_factor=3, configs=SAFE)
-    with Writer(cluster.bootstrap, topic) as writer:
+    with Writer(cluster.bootstrap, topic) as writer, JavaWriter(cluster.bootstrap, topic) as java:
+        java.wait_for(20)
         writer.wait_for(300)
         cluster[3].kill()
         cluster[3].wipe()
@@ -80,11 +89,16 @@ def test_a_broker_with_an_empty_folder_copies_everything_before_others_rely_on_i
         cluster.start_broker(3)
         cluster.wait_until_healthy()
         writer.wait_for(100)
+        java.wait_for(20)
         writer.stop()
+        java.stop()
+    assert java.failed == []
     for broker_id in (1, 2):
         cluster[broker_id].kill()
     cluster.wait_until(lambda health: not health.offline)
-    check(read_all(cluster[3].address, topic, 3), writer)
+    found = read_all(cluster[3].address, topic, 3)
+    check(found, writer, others=is_java)
+    assert java.acknowledged <= {value for values in found.values() for value in values}
 
 
 def test_all_are_killed_at_once_and_nothing_is_lost(cluster: Cluster) -> None:

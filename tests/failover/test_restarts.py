@@ -9,8 +9,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from millstream.testing import Cluster
-from tests.failover.load import Reader, Writer, check, read_all
+from tests.failover.load import JavaWriter, Reader, Writer, check, is_java, read_all
 
 PARTITIONS = 6
 SAFE = {"min.insync.replicas": "2"}
@@ -40,9 +42,15 @@ def test_a_clean_stop_hands_over_first(cluster: Cluster) -> None:
     check(read_all(cluster.bootstrap, topic, PARTITIONS), writer)
 
 
+@pytest.mark.java
 def test_a_rolling_restart_goes_unnoticed(cluster: Cluster) -> None:
     topic = cluster.create_topic("t", PARTITIONS, replication_factor=3, configs=SAFE)
-    with Writer(cluster.bootstrap, topic) as writer, Reader(cluster.bootstrap, topic, "g") as reader:
+    with (
+        Writer(cluster.bootstrap, topic) as writer,
+        Reader(cluster.bootstrap, topic, "g") as reader,
+        JavaWriter(cluster.bootstrap, topic) as java,
+    ):
+        java.wait_for(20)
         writer.wait_for(200)
         for broker_id in (1, 2, 3):
             cluster.stop_broker(broker_id)
@@ -50,10 +58,13 @@ def test_a_rolling_restart_goes_unnoticed(cluster: Cluster) -> None:
             cluster.start_broker(broker_id)
             cluster.wait_until_healthy()
         writer.wait_for(200)
+        java.wait_for(20)
         writer.stop()
-        reader.wait_for(set(writer.acknowledged))
+        java.stop()
+        assert java.failed == []
+        reader.wait_for(set(writer.acknowledged) | java.acknowledged)
         assert reader.errors == []
-    check(read_all(cluster.bootstrap, topic, PARTITIONS), writer)
+    check(read_all(cluster.bootstrap, topic, PARTITIONS), writer, others=is_java)
 
 
 def test_three_brokers_become_five_under_load(cluster: Cluster) -> None:

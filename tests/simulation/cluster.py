@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import re
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 from millstream.cluster.metadata import INTERNAL_TOPICS
-from millstream.errors import TopicAlreadyExists, error_for
+from millstream.errors import (
+    FencedLeaderEpoch,
+    KafkaError,
+    StaleBrokerEpoch,
+    StaleControllerEpoch,
+    TopicAlreadyExists,
+    error_for,
+)
 from millstream.protocol.messages import CreateTopicsRequest
 from millstream.registry.memory import MemoryTree
 from tests.simulation.brokers import Brokers
@@ -44,6 +55,7 @@ from tests.simulation.operator import Operator
 from tests.simulation.start_watch import StartWatch
 from tests.simulation.transactional import NEW, OLD, TransactionalProducer
 from tests.simulation.transferrer import Transferrer
+from tests.simulation.transport import Link
 from tests.simulation.trimmed_topic import CHECK_INTERVAL_MS, PLACES, TrimmedTopic
 from tests.simulation.trimmed_topic import NAME as TRIMMED_TOPIC
 from tests.simulation.unclean_topic import CONFIGS, UncleanTopic
@@ -60,6 +72,8 @@ PRODUCERS = (PlainProducer, IdempotentProducer, FireAndForget, IdempotentProduce
 SIZES = (3, 3, 3, 3, 5)
 """How many brokers there are, mostly."""
 DURATION_S = 60.0
+DISTANCES_S = (0.02, 0.1, 0.3)
+"""How long everything takes to a broker that is far away."""
 LEAST_ACKS = 1000
 """A seed with many faults goes on for a while after the last of them, until it has so many."""
 HEAL_S = 180.0
@@ -94,7 +108,8 @@ def simulate_cluster(
     logger.setLevel(logging.INFO)
     logger.addHandler(watcher)
     try:
-        world.run(run.main(), limit_s=duration_s + 10 * HEAL_S)
+        with _counting_fences(run.noted):
+            world.run(run.main(), limit_s=duration_s + 10 * HEAL_S)
         outcome.anomalies = check(run.history) + check(run.input_history) + check_ledger(run.ledger)
         if run.trimmed is not None:
             outcome.anomalies += check(run.trimmed.history) + list(aborted_reads(run.trimmed.ledger))
@@ -113,6 +128,8 @@ def simulate_cluster(
     outcome.trace = list(world.trace.lines)
     return outcome
 
+
+FENCES = (FencedLeaderEpoch, StaleBrokerEpoch, StaleControllerEpoch)
 
 WORDS = {
     "truncations": "cut off at",
@@ -139,8 +156,31 @@ class _Watcher(logging.Handler):
         for name, words in WORDS.items():
             if words in text:
                 self._counts[name] += 1
-                if name == "isr_changes" and text.count(",") < REPLICAS - 1:
+                if name == "isr_changes" and _is_shrink(text):
                     self._counts["isr_shrinks"] += 1
+
+
+def _is_shrink(text: str) -> bool:
+    """Whether somebody who was in sync is so no more."""
+    now, before = (set(json.loads(found)) for found in re.findall(r"\[[^]]*\]", text))
+    return not before <= now
+
+
+@contextmanager
+def _counting_fences(counts: Counter[str]) -> Iterator[None]:
+    """Count how often somebody is refused for being of the past."""
+
+    def counted(error: type[KafkaError]) -> AbstractContextManager[Any]:
+        def init(self: KafkaError, *args: object) -> None:
+            counts[f"fences: {error.__name__}"] += 1
+            super(error, self).__init__(*args)
+
+        return patch.object(error, "__init__", init)
+
+    with ExitStack() as stack:
+        for error in FENCES:
+            stack.enter_context(counted(error))
+        yield
 
 
 class _Run:
@@ -257,6 +297,7 @@ class _Run:
         watching = [asyncio.ensure_future(node.watch_over()) for node in self.nodes]
         looking = asyncio.ensure_future(IsrWatch(self.tree, self.nodes, self.history, {UNCLEAN_TOPIC}).run())
         admin = self._start("admin")
+        far_away = self._move_apart() if self.setting.is_wide else []
         await self._in_time("brokers", self._until(lambda: all(node.is_serving for node in self.nodes)))
         for topic, partitions in PARTITIONS.items():
             await self._in_time("the controller", admin.call(self._create(admin, topic, partitions)))
@@ -285,6 +326,8 @@ class _Run:
             favourite=self.favourite,
         )
         await nemesis.run(self.duration_s)
+        for link in far_away:
+            link.distance_s = 0.0  # clients have little patience
         if operator is not None:
             operator.is_over = True
         if self.trimmed is not None:
@@ -338,6 +381,17 @@ class _Run:
         for host in self.hosts:
             if host.process is not None:
                 host.end()
+
+    def _move_apart(self) -> list[Link]:
+        """One broker is as far from the others as data centers are, or farther; its links."""
+        random = random_for(self.world.seed, "is_wide")
+        far, distance_s = random.choice(self.nodes), random.choice(DISTANCES_S)
+        links = self.network.links_of(far.name, [other.name for other in self.nodes])
+        for link in links:
+            link.distance_s = distance_s
+        self.world.log(f"{far.name} is {distance_s} s away from the others")
+        self.noted["distant brokers"] += 1
+        return links
 
     async def _create(
         self,

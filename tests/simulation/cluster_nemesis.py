@@ -60,6 +60,7 @@ class ClusterNemesis:
             self.clean_restart: 3,
             self.pause: 3,
             self.cut_off: 3,
+            self.part_two: 3,
             self.split: 3,
             self.cut_off_from_the_registry: 2,
             self.cut_off_from_clients: 1,
@@ -80,7 +81,7 @@ class ClusterNemesis:
             self._faults[self.power_loss_of_all] = 1
         if loses_disks:
             self._faults[self.lose_disk] = 3
-            self._faults[self.lose_disk_unheard] = 1
+            self._faults[self.lose_disk_unheard] = 2
         if favourite:
             self._faults[getattr(self, favourite)] *= 10
 
@@ -253,6 +254,15 @@ class ClusterNemesis:
         await self._wait(0.2, 12.0)
         self.network.heal()
 
+    async def part_two(self, _: Node) -> None:
+        """Two brokers hear nothing of each other; the controller hears of both, and they of it."""
+        others = [node for node in self.nodes if node is not self._controller()]
+        one, another = self._random.sample(others, 2)
+        self.network.block(one.name, another.name)
+        self.network.block(another.name, one.name)
+        await self._wait(2.0, 12.0)
+        self.network.heal()
+
     async def split(self, node: Node) -> None:
         """A broker, with some clients, is on one side; the rest, with the registry or not, on the other."""
         clients = list(self._clients())
@@ -299,9 +309,7 @@ class ClusterNemesis:
 
     def _links(self, node: Node) -> list[Link]:
         """To the other brokers and back."""
-        others = [other.name for other in self.nodes if other is not node]
-        ways = [(node.name, other) for other in others] + [(other, node.name) for other in others]
-        return [self.network.link(one, other) for one, other in ways]
+        return self.network.links_of(node.name, [other.name for other in self.nodes])
 
     def _hurry(self) -> None:
         for one in self.nodes:

@@ -13,6 +13,7 @@ PARTS = {
     "loses_disks": (0.2, 0xD15C),
     "reads_anywhere": (0.2, 0x4EA2),
     "new_groups": (0.3, 0x848),
+    "is_wide": (0.15, 0xFA12),
 }
 """In how many of all seeds there is each, and what tells its random numbers from the others'."""
 
@@ -34,6 +35,8 @@ class Setting(NamedTuple):
     """One who reads from any replica (KIP-392)."""
     new_groups: bool
     """A group of readers of the new protocol (KIP-848), in place of the old one's."""
+    is_wide: bool
+    """One broker is far from the others."""
 
 
 def setting_of(seed: int, asked: dict[str, bool]) -> Setting:

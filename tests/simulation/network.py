@@ -13,7 +13,7 @@ pauses the protocol above its high-water mark and is lost with its process.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tests.simulation.loop import SimLoop
@@ -98,6 +98,11 @@ class Network:
         if link is None:
             link = self._links[source, target] = Link(self.world, source, target)
         return link
+
+    def links_of(self, host: str, others: Iterable[str]) -> list[Link]:
+        """From a host to others and back."""
+        ways = [(host, other) for other in others if other != host]
+        return [self.link(*way) for way in ways] + [self.link(*reversed(way)) for way in ways]
 
     def block(self, source: str, target: str) -> None:
         """Let nothing pass from one host to another; the other way is untouched."""

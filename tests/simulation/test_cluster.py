@@ -54,6 +54,9 @@ def test_together_they_test_everything(outcomes: list[Outcome]) -> None:
         "brokers parted with",
         "offices given up",
         "fenced",
+        "fences: FencedLeaderEpoch",
+        "fences: StaleBrokerEpoch",
+        "distant brokers",
         "aborted",
         "committed",
         "asked",
@@ -93,10 +96,13 @@ def test_together_they_test_everything(outcomes: list[Outcome]) -> None:
         "kill beside a cut",
         "kill inside a disk call",
         "power loss",
+        "power loss of all",
         "power loss unheard",
         "clean restart",
         "pause",
         "cut off",
+        "cut off from clients",
+        "part two",
         "split",
         "cut off from the registry",
         "lose connections",
@@ -109,6 +115,7 @@ def test_together_they_test_everything(outcomes: list[Outcome]) -> None:
         "damaged records",
         "clock jump",
         "lose disk",
+        "lose disk unheard",
     ):
         assert faults[name] > 0, name
 

@@ -33,6 +33,8 @@ class Link:
         self.target = target
         self.is_blocked = False
         self.slowness = 1.0
+        self.distance_s = 0.0
+        """What everything takes besides."""
         self._world = world
         self._waiting: list[Stream] = []
 
@@ -42,7 +44,7 @@ class Link:
         seconds = DELAY_S + DELAY_RANGE_S * random()
         if random() < 0.01:
             seconds += 0.05 * random()
-        return seconds * self.slowness
+        return seconds * self.slowness + self.distance_s
 
     def block(self) -> None:
         self.is_blocked = True

@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+PURPOSE = "controller"
 MAX_WAIT_MS = 500
-ANSWER_MS = 1500
+ANSWER_MS = 3000
+"""How long an answer may take once there is a connection: brokers may be far apart."""
 SILENCE_S = 1.0
 PAUSE_S = 0.02
 MAX_PAUSE_S = 0.5
@@ -121,7 +123,9 @@ class ClusterState:
         self._moved.set()
 
     def _move(self) -> None:
-        """Another broker may be the controller."""
+        """Another broker may be the controller: what this one was asked need not be awaited any more."""
+        if self._controller_id is not None:
+            self._broker.peers.cut(self._controller_id, PURPOSE)
         self._controller_id = None
         self._moved.set()
 
@@ -201,9 +205,9 @@ class ClusterState:
             controller_id = self._controller_id
             if controller_id is None:
                 controller_id = await self._locate()
-            response = await broker.peers.request(
-                controller_id, "controller", request, ClusterStateResponse, ANSWER_MS
-            )
+            peers = broker.peers
+            await peers.link(controller_id, PURPOSE).reach(peers.connect_timeout_ms)
+            response = await peers.request(controller_id, PURPOSE, request, ClusterStateResponse, ANSWER_MS)
         if response.error_code:
             raise error_for(response.error_code)(response.error_message)
         return response

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from millstream.cli.checks import Check, State
 from millstream.cli.session import with_cluster
 from millstream.client.cluster import Cluster
-from millstream.client.health import Health, ask_brokers, judge
+from millstream.client.health import Health, ask_brokers, current_metadata, judge
 from millstream.client.metadata import Metadata, Node, Partition
 from millstream.client.wording import counted
 from millstream.deadline import Deadline
@@ -25,9 +24,9 @@ def broker_checks(bootstrap: str) -> list[Check]:
     async def ask(cluster: Cluster, deadline: Deadline) -> list[Check]:
         await cluster.any_connection(deadline)
         started = time.perf_counter()
-        # As it was told: who does not answer what follows is no longer taken for the controller by `cluster`.
-        metadata = replace(await cluster.refresh(None, deadline))
+        await cluster.refresh([], deadline)
         answer_ms = (time.perf_counter() - started) * 1000
+        metadata = await current_metadata(cluster, deadline)
         brokers = ", ".join(f"{node.id} at {node.address}" for node in metadata.nodes.values())
         (dirs, _, adding), addresses = await asyncio.gather(
             ask_brokers(cluster, metadata, deadline), _address_checks(cluster, metadata)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import click
@@ -12,6 +11,7 @@ from millstream.cli.options import client_options
 from millstream.cli.output import Cell, human_bytes, print_json, print_table
 from millstream.cli.session import with_cluster
 from millstream.client.cluster import Cluster
+from millstream.client.health import current_metadata
 from millstream.client.replicas import log_sizes
 from millstream.deadline import Deadline
 from millstream.errors import KafkaError
@@ -47,8 +47,7 @@ def info(bootstrap: str, timeout_ms: int, as_json: bool) -> None:
 
 
 async def _describe(cluster: Cluster, deadline: Deadline) -> dict[str, Any]:
-    # As it was told: who does not answer what follows is no longer taken for the controller by `cluster`.
-    metadata = replace(await cluster.refresh(None, deadline))
+    metadata = await current_metadata(cluster, deadline)
     partitions = [part for topic in metadata.topics.values() for part in topic.partitions.values()]
     nodes = [metadata.nodes[broker_id] for broker_id in sorted(metadata.nodes)]
     sizes = await asyncio.gather(*(_size(cluster, node.id, deadline) for node in nodes))

@@ -6,21 +6,29 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from millstream.client.cluster import Cluster
+from millstream.client.cluster import NO_CONTROLLER, Cluster
 from millstream.client.configs import topic_values
 from millstream.client.metadata import Metadata, Partition
 from millstream.client.replicas import reassignments_by
 from millstream.client.wording import counted
 from millstream.deadline import Deadline
-from millstream.errors import KafkaError, NetworkException, RequestTimedOut
+from millstream.errors import KafkaError, LeaderNotAvailable, NetworkException, RequestTimedOut
 from millstream.model import TopicPartition
-from millstream.protocol.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
+from millstream.protocol.messages import (
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
 
 MIN_IN_SYNC = "min.insync.replicas"
 
 DIRS_TIMEOUT_MS = 2000
 """How long a broker is asked for its log dirs, the controller then also for moves. One that does not answer
 the first is said to be unresponsive."""
+
+MAX_HOPS = 3
+"""How many brokers are asked in search of the controller. Apache Kafka's do not tell which one it is."""
 
 Adding = Mapping[TopicPartition, Collection[int]]
 """The brokers to which partitions are being moved. They are not missed before they have arrived."""
@@ -89,13 +97,36 @@ class Health:
 
 async def examine(cluster: Cluster, deadline: Deadline) -> Health:
     """The cluster's health now."""
-    # As it was told: who does not answer what follows is no longer taken for the controller by `cluster`.
-    metadata = replace(await cluster.refresh(None, deadline))
+    metadata = await current_metadata(cluster, deadline)
     names = sorted(metadata.topics)
     values = await topic_values(cluster, names, MIN_IN_SYNC, deadline)
     dirs, unresponsive, adding = await ask_brokers(cluster, metadata, deadline)
     min_in_sync = {name: int(value or 1) for name, value in values.items()}
     return judge(metadata, min_in_sync, dirs, unresponsive, adding)
+
+
+async def current_metadata(cluster: Cluster, deadline: Deadline) -> Metadata:
+    """The cluster as its controller sees it; where that one does not answer, as any broker does.
+
+    A broker that is cut off from the others tells what it last heard. Whoever is said to be the controller
+    may have been that long ago, and know who is now.
+    """
+    asked = (await cluster.refresh([], deadline)).controller_id
+    seen: Metadata | None = None
+    for _ in range(MAX_HOPS):
+        within = deadline.sooner(min(DIRS_TIMEOUT_MS, deadline.remaining_ms / 3))
+        request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        try:
+            response = await cluster.request(asked, request, MetadataResponse, within)
+        except (NetworkException, RequestTimedOut, LeaderNotAvailable):
+            break
+        seen = Metadata()
+        seen.update(response, is_complete=True)
+        if seen.controller_id in (asked, NO_CONTROLLER):
+            break
+        asked = seen.controller_id
+    # As it was told: who does not answer what follows is no longer taken for the controller by `cluster`.
+    return seen or replace(await cluster.refresh(None, deadline))
 
 
 async def adding_replicas(cluster: Cluster, metadata: Metadata, deadline: Deadline) -> Adding:

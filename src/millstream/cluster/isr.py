@@ -175,7 +175,7 @@ class IsrChanges:
                 ):
                     continue
                 if data.error_code == 0:
-                    log.info("%s: in sync are now %s", partition.name, data.isr)
+                    log.info("%s: in sync are now %s, after %s", partition.name, data.isr, leadership.isr)
                     changed = len(data.isr) - len(leadership.isr)
                     self._counters.expansions.value += max(0, changed)
                     self._counters.shrinks.value += max(0, -changed)

@@ -126,9 +126,14 @@ class Leadership:
     def update(self, state: PartitionState) -> None:
         """Take what the controller wrote, in the same leader epoch; older news are ignored.
 
-        A proposal that is under way then names an older version: it was this one, or is refused.
+        A proposal that is under way then names an older version: it was this one, or is refused. Of a version
+        that was this leader's own proposal only the replicas are news.
         """
-        if state.version <= self.version:
+        if state.version < self.version:
+            return
+        if state.version == self.version:
+            self._set_replicas(state, self._holder.clock.monotonic())
+            self.recount()
             return
         for one in self.isr:
             if one not in state.isr and one in self.followers:

@@ -159,6 +159,9 @@ class Peers:
         return endpoint, broker.epoch
 
     def link(self, broker_id: int, purpose: str) -> Link:
+        """The link to a broker for a purpose, connected or not."""
+        if self._is_closed:
+            raise NetworkException("this broker is stopping")
         found = self._links.get((broker_id, purpose))
         if found is None:
             found = self._links[broker_id, purpose] = Link(self, broker_id, purpose)
@@ -168,8 +171,6 @@ class Peers:
         self, broker_id: int, purpose: str, request: Request, answer: type[R], timeout_ms: float
     ) -> R:
         """Ask a broker, which may be this one, and await its answer."""
-        if self._is_closed:
-            raise NetworkException("this broker is stopping")
         return await self.link(broker_id, purpose).request(request, answer, timeout_ms)
 
     def cut(self, broker_id: int, purpose: str) -> None:

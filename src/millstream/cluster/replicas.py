@@ -250,7 +250,7 @@ class Replicas:
         known = partition.state
         is_leader = state.leader == self._broker_id
         is_resigned = is_leader and not partition.is_leader and state.version == known.version
-        if not _is_newer(state, known) and not is_resigned:
+        if not (_is_newer(state, known) or _is_whole(state, known) or is_resigned):
             return
         was_leader = partition.is_leader
         if is_leader:
@@ -534,3 +534,8 @@ class Replicas:
 def _is_newer(state: PartitionState, known: PartitionState) -> bool:
     """Whether the cluster said it later: a later leader epoch, or another change in the same one."""
     return (state.leader_epoch, state.version) > (known.leader_epoch, known.version)
+
+
+def _is_whole(state: PartitionState, known: PartitionState) -> bool:
+    """Whether it tells the rest of a change of which a leader was told the ISR alone, as it proposed it."""
+    return (state.leader_epoch, state.version) == (known.leader_epoch, known.version) and state != known
