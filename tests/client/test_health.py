@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from millstream.client.cluster import Cluster
-from millstream.client.health import Health, current_metadata, examine, judge
+from millstream.client.health import Health, ask_brokers, current_metadata, examine, judge
 from millstream.client.metadata import Metadata, Node, Partition, Topic
 from millstream.deadline import Deadline
 from millstream.errors import ClusterAuthorizationFailed, KafkaStorageError
@@ -165,19 +165,24 @@ def test_a_broker_that_is_cut_off_from_the_others_is_not_believed(tmp_path: Path
         await brokers.create("t", partitions=3, min_insync_replicas="2")
         await brokers.send("t", b"v")
         controller = brokers.controller.config.node_id
-        deaf = next(number for number in brokers.ids if number != controller)
+        deaf, gone = (number for number in brokers.ids if number != controller)
         await brokers[deaf].cluster_state.stop()  # it hears no more news of the controller
-        await brokers.stop(next(number for number in brokers.ids if number not in (controller, deaf)))
-        await until(lambda: len(brokers.controller.metadata.brokers) == 2)
+        await brokers.stop(gone)
+        await brokers.start(4)
+        await until(lambda: set(brokers.controller.metadata.brokers) == {controller, deaf, 4})
+        await brokers.create("new", partitions=1, replicas=1, min_insync_replicas="1")
         for number in (controller, deaf):
             async with Cluster(f"127.0.0.1:{brokers[number].port}") as cluster:
                 found = await examine(cluster, Deadline(20_000))
                 assert (found.controller, found.brokers, found.missing_brokers) == (
                     controller,
-                    sorted((controller, deaf)),
-                    [number for number in brokers.ids if number not in (controller, deaf)],
+                    sorted((controller, deaf, 4)),
+                    [gone],
                 )
-                assert len(found.under_replicated) == 3
+                assert (found.partitions, len(found.under_replicated)) == (4, 3)
+                metadata, _ = await current_metadata(cluster, Deadline(20_000))
+                dirs, silent, _ = await ask_brokers(cluster, metadata, Deadline(20_000))
+                assert (sorted(dirs), silent) == (found.brokers, [])
 
     run(test, tmp_path)
 
@@ -226,7 +231,8 @@ def test_who_is_said_to_be_the_controller_is_asked(told: Sequence[int | None], a
                 brokers.append(broker)
             async with Cluster(f"127.0.0.1:{brokers[0].port}") as cluster:
                 cluster.doubt = lambda: None  # type: ignore[method-assign]
-                return await current_metadata(cluster, Deadline(3000))
+                found, told_by = await current_metadata(cluster, Deadline(30_000))
+                assert told_by in (asked, None)
+                return found
 
-    found = asyncio.run(main())
-    assert list(found.topics) == [f"of-{asked}"]
+    assert list(asyncio.run(main()).topics) == [f"of-{asked}"]

@@ -13,12 +13,20 @@ from millstream.client.cluster import Cluster as Client
 from millstream.client.errors import NoSuchTopic
 from millstream.client.record_deletion import delete_records
 from millstream.deadline import Deadline
-from millstream.errors import NetworkException, OffsetOutOfRange, RequestTimedOut
+from millstream.errors import (
+    NetworkException,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
 from millstream.protocol.frame import RequestHeader
 from millstream.protocol.messages import (
     ApiVersionsRequest,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
     MetadataRequest,
     MetadataResponse,
 )
@@ -123,8 +131,8 @@ def test_a_partition_that_waits_holds_up_no_other() -> None:
         broker = Waiting()
         async with scripted_broker(broker.answer) as served:
             broker.port = served.port
-            async with Client(f"127.0.0.1:{served.port}", request_timeout_ms=2000) as client:
-                results = await delete_records(client, {FIRST: 3, SECOND: 4}, Deadline(1000))
+            async with Client(f"127.0.0.1:{served.port}", request_timeout_ms=1000) as client:
+                results = await delete_records(client, {FIRST: 3, SECOND: 4}, Deadline(4000))
         assert results[SECOND] == 4
         waited = results[FIRST]
         assert isinstance(waited, RequestTimedOut)
@@ -136,3 +144,68 @@ def test_a_partition_that_waits_holds_up_no_other() -> None:
         assert all([part.offset for part in each.topics[0].partitions] == [3] for each in later)
 
     asyncio.run(asyncio.wait_for(main(), 30))
+
+
+class Fickle(Waiting):
+    """Answers tries with errors, one after the other, and then as it should; each partition ends at 5."""
+
+    def __init__(self, *errors: tuple[int, int]) -> None:
+        super().__init__()
+        self._errors = list(errors)
+
+    async def answer(self, header: RequestHeader, request: Request) -> Answer:
+        if isinstance(request, ListOffsetsRequest):
+            ends = [
+                ListOffsetsResponse.ListOffsetsPartitionResponse(
+                    partition_index=part.partition_index, error_code=0, offset=5
+                )
+                for part in request.topics[0].partitions
+            ]
+            return ListOffsetsResponse(
+                topics=[ListOffsetsResponse.ListOffsetsTopicResponse(name="t", partitions=ends)]
+            )
+        answer = await super().answer(header, request)
+        if isinstance(answer, DeleteRecordsResponse):
+            codes = self._errors.pop(0) if self._errors else (0, 0)
+            for result in answer.topics[0].partitions:
+                result.error_code = codes[result.partition_index]
+                result.low_watermark = -1 if result.error_code else 5
+        return answer
+
+
+@pytest.mark.parametrize(
+    "errors",
+    [
+        # A new leader does not know yet that what was committed is; another one leads no more.
+        (OffsetOutOfRange.code, NotLeaderOrFollower.code),
+        (NotLeaderOrFollower.code, OffsetOutOfRange.code),
+        # It has not heard of the topic yet.
+        (UnknownTopicOrPartition.code, 0),
+    ],
+)
+def test_what_passes_by_itself_is_waited_for(errors: tuple[int, int]) -> None:
+    async def main() -> None:
+        broker = Fickle(*[errors] * 4)  # for longer than a new topic is waited for
+        async with scripted_broker(broker.answer) as served:
+            broker.port = served.port
+            async with Client(f"127.0.0.1:{served.port}") as client:
+                results = await delete_records(client, {FIRST: -1, SECOND: -1}, Deadline(30_000))
+        assert results == {FIRST: 5, SECOND: 5}
+        assert {part.offset for each in broker.asked for part in each.topics[0].partitions} == {5}
+
+    asyncio.run(main())
+
+
+def test_topics_that_are_gone_hold_up_no_other(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(60), Cluster(tmp_path, count=1) as cluster:
+            head = await cluster.until_controller()
+            await cluster.create("t", 2, 1)
+            bootstrap = f"127.0.0.1:{head.listeners['PLAINTEXT'].port}"
+            gone = [TopicPartition(f"gone-{number}", 0) for number in range(100)]
+            async with Client(bootstrap) as client:
+                results = await delete_records(client, dict.fromkeys([*gone, FIRST], -1), Deadline(20_000))
+        assert results.pop(FIRST) == 0
+        assert {type(error) for error in results.values()} == {NoSuchTopic}
+
+    asyncio.run(main())

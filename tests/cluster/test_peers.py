@@ -172,3 +172,35 @@ def test_a_connection_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
             await asyncio.gather(writer.wait_closed(), return_exceptions=True)
 
     run(test, tmp_path, count=2, socket_connection_setup_timeout_ms="200")
+
+
+def test_an_attempt_to_connect_ends_when_its_link_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is stopped accepts connections, and says nothing."""
+    monkeypatch.setattr(peers, "MAX_CONNECT_MS", 120_000.0)
+
+    async def test(nodes: Nodes) -> None:
+        held: list[asyncio.StreamWriter] = []
+        silent = await asyncio.start_server(lambda _, writer: held.append(writer), "127.0.0.1", 0)
+        port = silent.sockets[0].getsockname()[1]
+        node = nodes[2].node
+        nodes[1].metadata.brokers[2] = replace(node, endpoints=(replace(node.endpoints[0], port=port),))
+        link = nodes[1].peers.link(2, "test")
+        waiting = [asyncio.create_task(link.reach(120_000)) for _ in range(2)]
+        await until(lambda: len(held) == 1)
+        nodes[1].peers.cut(2, "test")
+        for each in waiting:
+            with pytest.raises(NetworkException):
+                await asyncio.wait_for(each, 30)
+        given_up = asyncio.create_task(nodes[1].peers.link(2, "test").reach(120_000))
+        await until(lambda: len(held) == 2)
+        given_up.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
+        await close_servers([silent])
+        for writer in held:
+            writer.close()
+            await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+
+    run(test, tmp_path, count=2, socket_connection_setup_timeout_ms="120000")

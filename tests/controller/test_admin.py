@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -306,11 +306,11 @@ def test_a_brokers_own_list_is_what_it_adds_to_at_any_broker(run: Run) -> None:
             assert await alter_own(broker, key, operation, "delete") == [0]
             await cluster.until(lambda held=held: broker.config[key] == held)  # type: ignore[misc]
         # What is asked at the same time is done in the controller's turns, with what is set by then.
-        async with held_up(cluster.controller):
+        async with held_up(cluster.controller) as until_asked:
             gone = asyncio.create_task(alter_own(broker, key, DELETE, None))
-            await asyncio.sleep(0.1)
+            await until_asked(1)
             added = asyncio.create_task(alter_own(broker, key, APPEND, "compact"))
-            await asyncio.sleep(0.1)
+            await until_asked(2)
         assert [*await asyncio.gather(gone, added)] == [[0]] * 2
         await cluster.until(lambda: broker.config[key] == ("compact",))
         # All brokers' list is none of this broker's.
@@ -323,11 +323,11 @@ def test_a_brokers_own_list_is_what_it_adds_to_at_any_broker(run: Run) -> None:
 def test_what_several_clients_do_to_a_brokers_list_is_all_done(run: Run) -> None:
     async def test(cluster: Cluster) -> None:
         broker, key = cluster.follower, "metric.reporters"
-        async with held_up(cluster.controller):
+        async with held_up(cluster.controller) as until_asked:
             first = asyncio.create_task(alter_own(broker, key, SET, "z"))
-            await asyncio.sleep(0.1)
+            await until_asked(1)
             second = asyncio.create_task(alter_own(broker, key, APPEND, "y"))
-            await asyncio.sleep(0.1)
+            await until_asked(2)
         assert [*await asyncio.gather(first, second)] == [[0]] * 2
         await cluster.until(lambda: broker.config[key] == ("z", "y"))
         assert await alter_own(broker, key, DELETE, None) == [0]
@@ -377,20 +377,36 @@ async def alter_own(
 
 
 @asynccontextmanager
-async def held_up(controller: Broker) -> AsyncIterator[None]:
-    """The controller is busy for so long: whatever is asked of it waits for its turn."""
-    end = asyncio.Event()
+async def held_up(broker: Broker) -> AsyncIterator[Callable[[int], Awaitable[None]]]:
+    """The controller is busy for so long: whatever is asked of it waits for its turn.
+
+    Gives a way to wait until so many changes of brokers' configurations wait.
+    """
+    controller, end, asked = broker.controller, asyncio.Event(), 0
+    change = controller.set_broker_config
 
     async def busy() -> None:
         await end.wait()
 
-    turn = asyncio.create_task(controller.controller.in_turn(busy))
+    async def counted(*args: Any, **named: Any) -> None:
+        nonlocal asked
+        asked += 1
+        await change(*args, **named)
+
+    async def until_asked(count: int) -> None:
+        async with asyncio.timeout(30):
+            while asked < count:
+                await asyncio.sleep(0.005)
+
+    controller.set_broker_config = counted  # type: ignore[method-assign]
+    turn = asyncio.create_task(controller.in_turn(busy))
     await asyncio.sleep(0)
     try:
-        yield
+        yield until_asked
     finally:
         end.set()
         await turn
+        controller.set_broker_config = change  # type: ignore[method-assign]
 
 
 def resources(

@@ -79,7 +79,6 @@ def test_after_a_silence_everything_is_asked_for(tmp_path: Path) -> None:
 
             between(broker, answer)
             await asyncio.sleep(2)
-            assert -1 not in asked
             is_silent = False
             await until(lambda: -1 in asked)
             await until(lambda: asked[-1] >= 0)

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from millstream.cluster.metadata import PartitionState
+from millstream.controller.broker_requests import BrokerRequests
 from millstream.controller.topics import NewTopic
+from millstream.protocol.messages import ClusterStateRequest, ClusterStateResponse
 from millstream.registry.memory import MemoryTree
 from tests.simulation.network import Network
 from tests.simulation.node import Node
@@ -20,7 +22,18 @@ SETTINGS = {"min.insync.replicas": "2", "default.replication.factor": "3"}
 
 
 @pytest.mark.parametrize("distance_s", [0.1, 0.3, 0.6])
-def test_a_distant_broker_follows_a_new_controller(distance_s: float) -> None:
+def test_a_distant_broker_follows_a_new_controller(
+    distance_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And it need not be told everything, again and again."""
+    poll, are_full = BrokerRequests.poll, Counter[bool]()
+
+    async def counted(requests: BrokerRequests, asked: ClusterStateRequest) -> ClusterStateResponse:
+        answer = await poll(requests, asked)
+        are_full[answer.is_full] += 1
+        return answer
+
+    monkeypatch.setattr(BrokerRequests, "poll", counted)
     world = World(1, trace_lines=10)
     network, tree = Network(world), MemoryTree()
     nodes = [
@@ -70,6 +83,11 @@ def test_a_distant_broker_follows_a_new_controller(distance_s: float) -> None:
         for node in (far, near):
             await until(lambda node=node: node.broker.metadata.controller_epoch == epoch)  # type: ignore[misc]
             await until(lambda node=node: sorted(known_to(node).isr) == sorted([far.number, near.number]))  # type: ignore[misc]
+        await asyncio.sleep(5)
+        are_full.clear()
+        await asyncio.sleep(20)
+        assert are_full[False] > 20
+        assert not are_full[True]
         for node in nodes:
             node.is_over = True
         await asyncio.gather(*watching)

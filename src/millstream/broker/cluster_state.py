@@ -36,6 +36,7 @@ MAX_WAIT_MS = 500
 ANSWER_MS = 3000
 """How long an answer may take once there is a connection: brokers may be far apart."""
 SILENCE_S = 1.0
+"""How long nothing may be asked, or nothing answered, until everything is asked for."""
 PAUSE_S = 0.02
 MAX_PAUSE_S = 0.5
 START_QUIET_S = 5.0
@@ -133,12 +134,13 @@ class ClusterState:
         loop = asyncio.get_running_loop()
         pause_s, is_said, began_at = PAUSE_S, False, loop.time()
         while True:
+            self._moved.clear()
             try:
                 terms, asked_at = self._terms, loop.time()
                 response = await self._ask()
                 if terms != self._terms:
                     continue
-                if loop.time() - self._heard_at > SILENCE_S + MAX_WAIT_MS / 1000 and not response.is_full:
+                if asked_at - self._heard_at > SILENCE_S and not response.is_full:
                     raise _Gap("it was silent for too long")
                 await self._apply_in_touch(response)
                 self._heard_at = loop.time()
@@ -168,8 +170,7 @@ class ClusterState:
                 pause_s, is_said = PAUSE_S, False
 
     async def _pause(self, pause_s: float) -> None:
-        """Wait a while, or until another broker is the controller."""
-        self._moved.clear()
+        """Wait a while, or until another broker is the controller, as it may be since the last question."""
         try:
             async with asyncio.timeout(pause_s):
                 await self._moved.wait()
@@ -228,6 +229,8 @@ class ClusterState:
         if metadata.brokers.get(controller_id) != node:
             metadata.brokers[controller_id] = node
             self._broker.peers.brokers_changed()
+        if self._moved.is_set():
+            raise NotController("another broker may be the controller by now")
         self._controller_id = controller_id
         return controller_id
 

@@ -26,7 +26,7 @@ def broker_checks(bootstrap: str) -> list[Check]:
         started = time.perf_counter()
         await cluster.refresh([], deadline)
         answer_ms = (time.perf_counter() - started) * 1000
-        metadata = await current_metadata(cluster, deadline)
+        metadata, _ = await current_metadata(cluster, deadline)
         brokers = ", ".join(f"{node.id} at {node.address}" for node in metadata.nodes.values())
         (dirs, _, adding), addresses = await asyncio.gather(
             ask_brokers(cluster, metadata, deadline), _address_checks(cluster, metadata)

@@ -47,7 +47,7 @@ def info(bootstrap: str, timeout_ms: int, as_json: bool) -> None:
 
 
 async def _describe(cluster: Cluster, deadline: Deadline) -> dict[str, Any]:
-    metadata = await current_metadata(cluster, deadline)
+    metadata, _ = await current_metadata(cluster, deadline)
     partitions = [part for topic in metadata.topics.values() for part in topic.partitions.values()]
     nodes = [metadata.nodes[broker_id] for broker_id in sorted(metadata.nodes)]
     sizes = await asyncio.gather(*(_size(cluster, node.id, deadline) for node in nodes))

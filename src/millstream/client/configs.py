@@ -78,9 +78,12 @@ class Config:
 
 
 async def topic_values(
-    cluster: Cluster, topics: Sequence[str], key: str, deadline: Deadline
+    cluster: Cluster, topics: Sequence[str], key: str, deadline: Deadline, *, first_asked: int | None = None
 ) -> dict[str, str | None]:
-    """The value of one key for many topics at once; topics that are gone are left out."""
+    """The value of one key for many topics at once; topics that are gone are left out.
+
+    Any broker is asked, but `first_asked` before.
+    """
     request = DescribeConfigsRequest(
         resources=[
             DescribeConfigsRequest.DescribeConfigsResource(
@@ -91,7 +94,9 @@ async def topic_values(
     )
 
     async def attempt() -> dict[str, str | None]:
-        response = await cluster.request(None, request, DescribeConfigsResponse, deadline)
+        nonlocal first_asked
+        asked, first_asked = first_asked, None
+        response = await cluster.request(asked, request, DescribeConfigsResponse, deadline)
         return {
             result.resource_name: result.configs[0].value
             for result in response.results

@@ -97,36 +97,37 @@ class Health:
 
 async def examine(cluster: Cluster, deadline: Deadline) -> Health:
     """The cluster's health now."""
-    metadata = await current_metadata(cluster, deadline)
+    metadata, told_by = await current_metadata(cluster, deadline)
     names = sorted(metadata.topics)
-    values = await topic_values(cluster, names, MIN_IN_SYNC, deadline)
+    values = await topic_values(cluster, names, MIN_IN_SYNC, deadline, first_asked=told_by)
     dirs, unresponsive, adding = await ask_brokers(cluster, metadata, deadline)
     min_in_sync = {name: int(value or 1) for name, value in values.items()}
     return judge(metadata, min_in_sync, dirs, unresponsive, adding)
 
 
-async def current_metadata(cluster: Cluster, deadline: Deadline) -> Metadata:
-    """The cluster as its controller sees it; where that one does not answer, as any broker does.
+async def current_metadata(cluster: Cluster, deadline: Deadline) -> tuple[Metadata, int | None]:
+    """The cluster as its controller sees it, and that broker; where it does not answer, as any broker does.
 
     A broker that is cut off from the others tells what it last heard. Whoever is said to be the controller
     may have been that long ago, and know who is now.
     """
-    asked = (await cluster.refresh([], deadline)).controller_id
-    seen: Metadata | None = None
+    # As it was told: who does not answer what follows is no longer taken for the controller by `cluster`.
+    seen, told_by = replace(await cluster.refresh([], deadline)), None
     for _ in range(MAX_HOPS):
+        asked = seen.controller_id
+        if asked in (told_by, NO_CONTROLLER):
+            break
         within = deadline.sooner(min(DIRS_TIMEOUT_MS, deadline.remaining_ms / 3))
         request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
         try:
             response = await cluster.request(asked, request, MetadataResponse, within)
         except (NetworkException, RequestTimedOut, LeaderNotAvailable):
             break
-        seen = Metadata()
-        seen.update(response, is_complete=True)
-        if seen.controller_id in (asked, NO_CONTROLLER):
-            break
-        asked = seen.controller_id
-    # As it was told: who does not answer what follows is no longer taken for the controller by `cluster`.
-    return seen or replace(await cluster.refresh(None, deadline))
+        cluster.metadata.update(response, is_complete=True)
+        seen, told_by = replace(cluster.metadata), asked
+    if told_by is None:
+        seen = replace(await cluster.refresh(None, deadline))
+    return seen, told_by
 
 
 async def adding_replicas(cluster: Cluster, metadata: Metadata, deadline: Deadline) -> Adding:

@@ -6,11 +6,18 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from millstream.client.cluster import UNKNOWN_TOPIC_WAIT_MS, Cluster
+from millstream.client.cluster import UNKNOWN_TOPIC_WAIT_MS as NEW_MS
+from millstream.client.cluster import Cluster
 from millstream.client.errors import NoSuchTopic, raise_for
 from millstream.client.offsets import LATEST, ask_leader
 from millstream.deadline import Deadline
-from millstream.errors import KafkaError, OffsetOutOfRange, RequestTimedOut, UnknownTopicOrPartition
+from millstream.errors import (
+    KafkaError,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
 from millstream.model import TopicPartition
 from millstream.protocol.messages import DeleteRecordsRequest, DeleteRecordsResponse
 
@@ -51,7 +58,7 @@ class _Deletion:
         self._errors: dict[TopicPartition, KafkaError] = {}
         """What may be tried again."""
         self._unknown_until: dict[TopicPartition, Deadline] = {}
-        """When those that nobody knows are no longer taken to be new."""
+        """When those that the cluster does not know are no longer taken to be new."""
 
     async def attempt(self) -> None:
         """Ask all leaders once; raise if some partitions are to be tried again."""
@@ -78,18 +85,25 @@ class _Deletion:
         for partition in self._left():
             by_topic[partition.topic].append(partition)
         by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
-        for name, partitions in by_topic.items():
+
+        async def find(name: str, partitions: Sequence[TopicPartition]) -> None:
             try:
                 await self._cluster.topic(name, self._deadline)
             except KafkaError as error:
                 self._fail(partitions, error)
-                continue
+                return
             for partition in partitions:
                 try:
                     leader = await self._cluster.leader(name, partition.partition, self._deadline)
-                    by_leader[leader.id].append(partition)
+                except UnknownTopicOrPartition as error:
+                    is_new = not self._unknown_until.setdefault(partition, Deadline(NEW_MS)).has_passed
+                    self._fail([partition], error if is_new else NoSuchTopic(error.message))
                 except KafkaError as error:
                     self._fail([partition], error)
+                else:
+                    by_leader[leader.id].append(partition)
+
+        await asyncio.gather(*(find(name, partitions) for name, partitions in by_topic.items()))
         return by_leader
 
     async def _ask(self, leader: int, partitions: Sequence[TopicPartition]) -> None:
@@ -145,16 +159,11 @@ class _Deletion:
             if partition in self.results:
                 continue
             if isinstance(error, OffsetOutOfRange) and self._wanted[partition] == END:
-                is_final = False  # a new leader learns last how far all have come
-            elif isinstance(error, UnknownTopicOrPartition) and self._is_no_news(partition):
-                is_final, error = True, NoSuchTopic(error.message)
-            else:
-                is_final = not error.retriable
-            if is_final:
-                self.results[partition] = error
-            else:
+                # A new leader learns last how far all have come.
+                self._errors[partition] = OffsetNotAvailable(f"partition {partition} ends earlier by now")
+            elif error.retriable:
                 self._errors[partition] = error
-                self._cluster.forget(partition.topic)
-
-    def _is_no_news(self, partition: TopicPartition) -> bool:
-        return self._unknown_until.setdefault(partition, Deadline(UNKNOWN_TOPIC_WAIT_MS)).has_passed
+            else:
+                self.results[partition] = error
+                continue
+            self._cluster.forget(partition.topic)

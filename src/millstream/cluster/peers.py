@@ -47,6 +47,8 @@ class Link:
         self._connection: Connection | None = None
         self._place: Place | None = None
         self._connecting = asyncio.Lock()
+        self._attempt: asyncio.Timeout | None = None
+        """How an attempt to connect is cut short."""
         self._pause_s = FIRST_PAUSE_S
         self._not_before = float("-inf")
         self._lost_at: float | None = None
@@ -75,34 +77,49 @@ class Link:
             connection = self._connection
             if connection is not None and connection.is_open:
                 return connection
-            peers = self._peers
-            self._place = peers.place(self.broker_id)
-            endpoint, _ = self._place
-            wait_s = self._not_before - peers.clock.monotonic()
-            if wait_s > 0:
-                await asyncio.sleep(min(wait_s, deadline.remaining_ms / 1000))
             try:
-                connection = await connect(
-                    endpoint.host,
-                    endpoint.port,
-                    deadline=Deadline(min(peers.connect_timeout_ms, deadline.remaining_ms)),
-                    client_id=f"broker-{peers.broker_id}-{self._purpose}",
-                )
-            except KafkaError:
-                self._not_before = peers.clock.monotonic() + self._pause_s * peers.random.uniform(0.8, 1.2)
-                self._pause_s = min(self._pause_s * 2, MAX_PAUSE_S)
-                if self._connection is not None:
-                    self._has_lost()
+                self._check_not_over()
+                async with asyncio.timeout(None) as self._attempt:
+                    connection = await self._connected(deadline)
+            except TimeoutError:
+                self._check_not_over()
                 raise
+            finally:
+                self._attempt = None
             if self._is_over:
                 connection.abort()
-                raise NetworkException(f"broker {self.broker_id} has moved")
+            self._check_not_over()
             for request in INTERNAL_REQUESTS:  # served there, and never advertised
                 connection.api_versions[request.key] = request.versions
             self._pause_s = FIRST_PAUSE_S
             self._connection = connection
             self._lost_at = None
             return connection
+
+    async def _connected(self, deadline: Deadline) -> Connection:
+        peers = self._peers
+        self._place = peers.place(self.broker_id)
+        endpoint, _ = self._place
+        wait_s = self._not_before - peers.clock.monotonic()
+        if wait_s > 0:
+            await asyncio.sleep(min(wait_s, deadline.remaining_ms / 1000))
+        try:
+            return await connect(
+                endpoint.host,
+                endpoint.port,
+                deadline=Deadline(min(peers.connect_timeout_ms, deadline.remaining_ms)),
+                client_id=f"broker-{peers.broker_id}-{self._purpose}",
+            )
+        except KafkaError:
+            self._not_before = peers.clock.monotonic() + self._pause_s * peers.random.uniform(0.8, 1.2)
+            self._pause_s = min(self._pause_s * 2, MAX_PAUSE_S)
+            if self._connection is not None:
+                self._has_lost()
+            raise
+
+    def _check_not_over(self) -> None:
+        if self._is_over:
+            raise NetworkException(f"broker {self.broker_id} has moved")
 
     def _has_lost(self) -> None:
         if self._lost_at is None:
@@ -124,15 +141,21 @@ class Link:
         except KafkaError:
             return True
 
-    async def close(self) -> None:
+    def _end(self) -> None:
         self._is_over = True
+        if self._attempt is not None:
+            self._attempt.reschedule(asyncio.get_running_loop().time())
+            self._attempt = None
+
+    async def close(self) -> None:
+        self._end()
         if self._connection is not None:
             await self._connection.close()
             self._connection = None
 
     def abort(self) -> None:
-        """Close for good, without waiting; what is under way fails."""
-        self._is_over = True
+        """Close for good, without waiting; what is under way fails, and so does an attempt to connect."""
+        self._end()
         if self._connection is not None:
             self._connection.abort()
             self._connection = None

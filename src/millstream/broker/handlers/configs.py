@@ -178,7 +178,7 @@ def _tell_inherited(ctx: Context, resources: Iterable[Resource]) -> None:
                 config.inherited = None
                 if config.config_operation in (Op.APPEND, Op.SUBTRACT):
                     value = ctx.broker.config.inherited(config.name)
-                    config.inherited = ",".join(value) if isinstance(value, tuple) else None
+                    config.inherited = ",".join(value) if isinstance(value, tuple) else ""
 
 
 def _inherited(ctx: Context, resource: IncrementalResource) -> Callable[[str], Value]:
