@@ -197,6 +197,46 @@ def test_a_broker_that_takes_long_to_apply_what_it_is_told(
     asyncio.run(main())
 
 
+def test_a_broker_that_applies_a_long_answer_is_heard_by_the_next_controller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_state, "AT_WORK_S", 0.3)
+
+    async def nothing() -> bool:
+        return False
+
+    async def main() -> None:
+        async with asyncio.timeout(60), Cluster(tmp_path) as cluster:
+            first, broker = await cluster.until_controller(), cluster.follower
+            number = broker.config.node_id
+            monkeypatch.setattr(broker.controller._office, "take", nothing)
+            (other,) = set(cluster.ids) - {number, first.config.node_id}
+            await cluster.create("t", assignment={0: [number, other]})
+            await cluster.until(lambda: cluster.states("t")[0].isr == [number, other])
+            apply, steps = broker.replicas.apply, 0
+
+            async def slowly(topic: Topic, indexes: Iterable[int], *, is_new: bool = True) -> None:
+                nonlocal steps
+                for index in indexes:
+                    await asyncio.sleep(0.4)
+                    steps += topic.name == "large"
+                    await apply(topic, [index], is_new=is_new)
+                await apply(topic, indexes, is_new=is_new)
+
+            monkeypatch.setattr(broker.replicas, "apply", slowly)
+            assignment = {index: [number] for index in range(20)}
+            made = asyncio.ensure_future(cluster.create("large", assignment=assignment))
+            await cluster.until(lambda: steps == 2)
+            cluster.lose(first.config.node_id)
+            await cluster.until(lambda: not first.controller.is_active and bool(active(cluster)))
+            await cluster.until(lambda: steps >= 20)
+            found = cluster.controller.controller.term.picture.topics["t"].partitions[0]
+            assert (found.leader, found.isr) == (number, [number, other])
+            await asyncio.gather(made, return_exceptions=True)
+
+    asyncio.run(main())
+
+
 def active(cluster: Cluster) -> list[int]:
     return [id_ for id_, broker in cluster.brokers.items() if broker.controller.is_active]
 

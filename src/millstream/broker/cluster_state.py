@@ -1,8 +1,9 @@
 """How a broker follows the controller: it asks for what changed, applies it, and asks again.
 
 The controller is found through the registry. An answer of an older controller than one heard before is
-refused. After a second without an answer, or where something does not fit, the broker asks for everything.
-What it has applied is told with the next question, so that the controller knows who is up to date.
+refused. After a second of silence, in which no question was put that was answered, or where something does
+not fit, the broker asks for everything. What it has applied is told with the next question, so that the
+controller knows who is up to date.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ MAX_WAIT_MS = 500
 ANSWER_MS = 3000
 """How long an answer may take once there is a connection: brokers may be far apart."""
 SILENCE_S = 1.0
-"""How long nothing may be asked, or nothing answered, until everything is asked for."""
+"""How long after an answer a question may be put of which the answer tells changes only."""
 PAUSE_S = 0.02
 MAX_PAUSE_S = 0.5
 START_QUIET_S = 5.0
@@ -79,6 +80,8 @@ class ClusterState:
         """What of that it was said that it is not valid here, and why."""
         self._task: asyncio.Task[None] | None = None
         self._moved = asyncio.Event()
+        self._moves = 0
+        """How often another broker may have become the controller."""
         self._controller_id: int | None = None
         """The broker that is the controller, as far as the registry was asked."""
         self._cancel_watch: Callable[[], None] = lambda: None
@@ -128,6 +131,7 @@ class ClusterState:
         if self._controller_id is not None:
             self._broker.peers.cut(self._controller_id, PURPOSE)
         self._controller_id = None
+        self._moves += 1
         self._moved.set()
 
     async def _run(self) -> None:
@@ -215,7 +219,7 @@ class ClusterState:
 
     async def _locate(self) -> int:
         """The broker that is the controller, by the registry; its address is known afterwards."""
-        registry, metadata = self._broker.registry, self._broker.metadata
+        registry, metadata, moves = self._broker.registry, self._broker.metadata, self._moves
         try:
             data = (await registry.get(tree.CONTROLLER)).data
         except NoNode:
@@ -229,7 +233,7 @@ class ClusterState:
         if metadata.brokers.get(controller_id) != node:
             metadata.brokers[controller_id] = node
             self._broker.peers.brokers_changed()
-        if self._moved.is_set():
+        if self._moves != moves:
             raise NotController("another broker may be the controller by now")
         self._controller_id = controller_id
         return controller_id

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from millstream.client.cluster import NO_CONTROLLER, Cluster
 from millstream.client.configs import topic_values
+from millstream.client.errors import raise_for
 from millstream.client.metadata import Metadata, Partition
 from millstream.client.replicas import reassignments_by
 from millstream.client.wording import counted
@@ -27,7 +28,7 @@ DIRS_TIMEOUT_MS = 2000
 """How long a broker is asked for its log dirs, the controller then also for moves. One that does not answer
 the first is said to be unresponsive."""
 
-MAX_HOPS = 3
+MAX_ASKED = 4
 """How many brokers are asked in search of the controller. Apache Kafka's do not tell which one it is."""
 
 Adding = Mapping[TopicPartition, Collection[int]]
@@ -108,23 +109,29 @@ async def examine(cluster: Cluster, deadline: Deadline) -> Health:
 async def current_metadata(cluster: Cluster, deadline: Deadline) -> tuple[Metadata, int | None]:
     """The cluster as its controller sees it, and that broker; where it does not answer, as any broker does.
 
-    A broker that is cut off from the others tells what it last heard. Whoever is said to be the controller
-    may have been that long ago, and know who is now.
+    A broker that is cut off from the others tells what it last heard, and of no controller where it cannot
+    reach the registry. Whoever is said to be the controller may have been that long ago, and know who is now.
     """
     # As it was told: who does not answer what follows is no longer taken for the controller by `cluster`.
     seen, told_by = replace(await cluster.refresh([], deadline)), None
-    for _ in range(MAX_HOPS):
-        asked = seen.controller_id
-        if asked in (told_by, NO_CONTROLLER):
+    asked: set[int] = set()
+    while len(asked) < MAX_ASKED and (told_by is None or told_by != seen.controller_id):
+        is_named = seen.controller_id not in {NO_CONTROLLER, *asked}
+        broker_id = seen.controller_id if is_named else next(iter(seen.nodes.keys() - asked), NO_CONTROLLER)
+        if broker_id == NO_CONTROLLER:
             break
+        asked.add(broker_id)
         within = deadline.sooner(min(DIRS_TIMEOUT_MS, deadline.remaining_ms / 3))
         request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
         try:
-            response = await cluster.request(asked, request, MetadataResponse, within)
+            response = await cluster.request(broker_id, request, MetadataResponse, within)
         except (NetworkException, RequestTimedOut, LeaderNotAvailable):
-            break
+            if is_named:
+                break
+            continue
+        raise_for(response.error_code, None, "metadata")
         cluster.metadata.update(response, is_complete=True)
-        seen, told_by = replace(cluster.metadata), asked
+        seen, told_by = replace(cluster.metadata), broker_id
     if told_by is None:
         seen = replace(await cluster.refresh(None, deadline))
     return seen, told_by
